@@ -119,9 +119,9 @@ class Pass {
   Pass(const Instruction& x, const DotOperands& operands, Mutation mutation)
       : x_(x), operands_(operands), mutation_(mutation) {}
 
-  std::uint64_t operator()(const std::vector<int>& positions, std::uint64_t c, const format::Format& c_format) {
+  std::uint64_t operator()(const std::vector<int>& positions, std::uint64_t c) {
     const bool flush = mutation_ == Mutation::flushed_operands;
-    const Number accumulator = read(c_format, c, flush);
+    const Number accumulator = read(*x_.d, c, flush);
     std::vector<Summand> products;
     double special = accumulator.special;
     for (const int k : positions) add_product(products, special, static_cast<std::size_t>(k), flush);
@@ -197,12 +197,14 @@ std::vector<int> positions(int begin, int end) {
 std::uint64_t fused(const Instruction& x, const DotOperands& operands, Mutation mutation) {
   Pass pass(x, operands, mutation);
   const int group = mutation == Mutation::halved_groups ? x.fusion.group / 2 : x.fusion.group;
+  // An f16 accumulator of an f32 instruction is widened first.
   std::uint64_t c = operands.c;
-  const format::Format* c_format = x.c;
-  for (int k = 0; k < x.k; k += group) {
-    c = pass(positions(k, std::min(k + group, x.k)), c, *c_format);
-    c_format = x.d;
+  if (x.c != x.d) {
+    const Number widened = read(*x.c, c);
+    c = widened.special != 0 ? special_code(*x.d, widened.special, false)
+                             : round_code(*x.d, widened.value, x.d->mantissa_bits, Direction::nearest_even);
   }
+  for (int k = 0; k < x.k; k += group) c = pass(positions(k, std::min(k + group, x.k)), c);
   return c;
 }
 
@@ -218,15 +220,15 @@ std::uint64_t interleaved(const Instruction& x, const DotOperands& operands, Mut
   const std::uint64_t begin = mutation == Mutation::accumulator_inside ? operands.c : 0;
   std::uint64_t sum = begin;
   if (mutation == Mutation::doubled_group) {
-    sum = pass(positions(0, x.k), sum, *x.d);
+    sum = pass(positions(0, x.k), sum);
   } else if (mutation == Mutation::halved_groups) {
     for (const auto* half : {&first, &second}) {
       const auto middle = half->begin() + static_cast<std::ptrdiff_t>(half->size() / 2);
-      sum = pass({half->begin(), middle}, sum, *x.d);
-      sum = pass({middle, half->end()}, sum, *x.d);
+      sum = pass({half->begin(), middle}, sum);
+      sum = pass({middle, half->end()}, sum);
     }
   } else {
-    sum = pass(second, pass(first, sum, *x.d), *x.d);
+    sum = pass(second, pass(first, sum));
   }
   if (mutation == Mutation::accumulator_inside) return sum;
   const Number x0 = read(*x.d, sum);
