@@ -233,6 +233,27 @@ TEST_CASE("The largest ulp distance counts the numbers of the output's format be
   CHECK(distance(format::kFP64, -0x1p-1074, 1) == 1 + (std::uint64_t{1023} << 52));
 }
 
+TEST_CASE("The largest ulp distance of many pairs is the largest of their single distances") {
+  for (const format::Format* format : {&format::kFP64, &format::kFP32, &format::kFP16, &format::kBF16, &format::kE5M2,
+                                       &format::kE4M3, &format::kE4M3Fnuz, &format::kE2M1}) {
+    Accuracy together(*format);
+    std::uint64_t largest = 0;
+    for (std::uint64_t i = 0; i < 20000; ++i) {
+      // Neighbouring numbers of the format, around zero and in its subnormals too, and now and then a far one.
+      const double r =
+          (2 * random_unit(1, 0, i) - 1) * std::ldexp(1.0, static_cast<int>(random_bits(1, 1, i) % 40) - 30);
+      const double shift = std::ldexp(random_unit(1, 2, i), -static_cast<int>(random_bits(1, 3, i) % 60));
+      const double o = format::decode(*format, format::encode(*format, r + shift * (i % 2 ? r : shift), {}));
+      Accuracy alone(*format);
+      alone.add(o, r, {});
+      together.add(o, r, {});
+      largest = std::max(largest, alone.max_ulp().value());
+      REQUIRE(together.max_ulp() == largest);
+    }
+    CHECK(largest > 0);
+  }
+}
+
 TEST_CASE("Percentiles bound the sorted errors from above by at most an eighth") {
   const auto data = pairs(5000, 11);
   const Accuracy accuracy = accumulate(data);
