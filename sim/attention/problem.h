@@ -1,0 +1,33 @@
+// One head of an attention call, and which keys each query sees.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "tensor/matrix.h"
+
+namespace qattn::attention {
+
+/// Where the diagonal of a causal mask starts when there are more keys than queries or fewer: query i sees keys
+/// j <= i (top_left) or j <= i + Nk - Nq (bottom_right).
+enum class CausalAlign : std::uint8_t { top_left, bottom_right };
+
+/// q [Nq, d], k [Nk, d], v [Nk, dv]: the values of the dump, exactly. `mask`, if there, is [Nq, Nk] and is added to the
+/// scaled scores; -Inf hides a key.
+struct Problem {
+  MatrixD q;
+  MatrixD k;
+  MatrixD v;
+  double sm_scale = 1.0;
+  bool is_causal = false;
+  CausalAlign causal_align = CausalAlign::top_left;
+  std::optional<MatrixD> mask;
+
+  /// Keys [0, n) are visible to query `row` as far as the causal mask goes; 0 when it sees none.
+  std::int64_t visible_keys(std::int64_t row) const;
+};
+
+/// Throws Error(input) when the shapes disagree or are empty.
+void check_shapes(const Problem& problem);
+
+}  // namespace qattn::attention

@@ -1,0 +1,129 @@
+// A recipe: every choice that an attention method makes about its numbers, and the one table of its keys.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "format/format.h"
+#include "quant/groups.h"
+#include "quant/scale.h"
+
+namespace qattn::attention {
+
+/// Which means are subtracted before quantization (SageAttention section 4.2, SageAttention2 section 3.1).
+enum class Smoothing : std::uint8_t { none, k, q, qk };
+
+/// The K of the correction row qbar K^T: SageAttention2's equation 2 takes the smoothed K before quantization, its
+/// Algorithm 1 the quantized one.
+enum class Correction : std::uint8_t { smoothed_k, quantized_k };
+
+/// Which P the row sum adds: before its quantization (all published kernels) or after.
+enum class RowSum : std::uint8_t { unrounded, rounded };
+
+/// The exponential of the online softmax: ours, correctly rounded but for near-ties; the GPU's ex2.approx.ftz.f32;
+/// FlashAttention-4's polynomial.
+enum class Exp2 : std::uint8_t { exact, mufu, fa4_poly };
+
+/// Arithmetic of scores, softmax and O outside the matrix products.
+enum class Softmax : std::uint8_t { f32, f64 };
+
+/// Orthogonal rotation of Q and K (QuaRot, FlashAttention-3) and per-channel balance (SmoothQuant).
+enum class Rotation : std::uint8_t { none, hadamard };
+enum class Balance : std::uint8_t { none, smoothquant };
+
+/// How an operand is stored: a format, and what shares a scale. A null format keeps the values as they are ("exact").
+/// FP64, FP32, TF32, BF16 and FP16 are plain casts without a scale; the narrower formats are scaled.
+struct OperandSpec {
+  const format::Format* format = nullptr;
+  quant::Granularity granularity = quant::Granularity::per_tensor;
+  std::string scale_rule = "amax";                      ///< quant/scale.h
+  const format::Format* scale_format = &format::kFP32;  ///< E4M3 for NVFP4, E8M0 for MX
+  bool global_scale = false;                            ///< NVFP4's second, per-tensor FP32 scale
+
+  bool exact() const { return format == nullptr; }
+  bool scaled() const { return format != nullptr && format->bits < 16; }
+  bool integer() const { return format != nullptr && format->specials == format::Specials::integer; }
+  /// A scale varies along the axis that the matrix product sums over.
+  bool micro_scaled() const {
+    return scaled() && (granularity == quant::Granularity::block_1x16 || granularity == quant::Granularity::block_1x32);
+  }
+};
+
+/// Fields are in the order of the pipeline; recipe_keys() documents each as users see it.
+struct Recipe {
+  std::string name;
+  std::string description;
+  std::string source;
+
+  Rotation rotation = Rotation::none;
+  std::uint64_t rotation_seed = 0;
+  Balance balance = Balance::none;
+  double balance_alpha = 0.5;
+  Smoothing smoothing = Smoothing::none;
+  bool smooth_v = false;
+  Correction correction = Correction::smoothed_k;
+  const format::Format* correction_format = &format::kFP32;
+
+  OperandSpec q;
+  OperandSpec k;
+  OperandSpec v;
+  /// P's scale is static (the row max of P is 1, so `p_scale` maps it to the top of the format) unless micro-scaled.
+  OperandSpec p;
+  double p_scale = 0.0;  ///< 0: the largest code of P's format (448, 57344, 127, 7); 1 where P is cast without a scale
+
+  bool round_half_away = false;  ///< INT codes of Q and K: half away from zero (released kernels)
+  quant::ZeroScale zero_scale = quant::ZeroScale::one;
+
+  int q_block = 128;  ///< query rows of a tile; also the Q blocks that smoothing and per-block groups use
+  int q_warp = 32;
+  int k_block = 64;
+  int k_warp = 64;
+
+  /// "exact" (rounded once per tile), "f32" (a chain of rounded products and adds, k ascending), or an instruction
+  /// family of sim/mma, with ".f16" behind it for an FP16 accumulator: "sm90.wgmma", "sm89.mma", "sm80.mma.f16".
+  std::string qk_accumulator = "exact";
+  std::string accumulator = "exact";  ///< of P V
+  /// Instruction steps along the keys after which the partial sum is added to O with an f32 add: -1 once per tile,
+  /// 0 never (O lives in the tensor core's accumulator), n > 0 every n steps.
+  int promotion = -1;
+
+  Exp2 exp2 = Exp2::exact;
+  RowSum row_sum = RowSum::unrounded;
+  Softmax softmax = Softmax::f32;
+  /// Format that O is rounded to at the end; nullptr: the format of q in the dump.
+  const format::Format* o_format = &format::kFP32;
+};
+
+/// One key of a recipe, as TOML files, `--set` and listings use it.
+struct RecipeKey {
+  std::string_view name;
+  std::string_view values;  ///< what may be given
+  std::string_view help;
+  void (*set)(Recipe& recipe, std::string_view value);  ///< throws Error(usage) that says what may be given
+  std::string (*get)(const Recipe& recipe);             ///< nullptr: a shorthand that sets several keys
+};
+
+/// Every key, in the order of the pipeline. Shorthands (`qk_format`, `pv_format`, `granularity`, `tiling`) have no get.
+std::span<const RecipeKey> recipe_keys();
+
+/// Sets one key from its text form. Throws Error(usage) for an unknown key (with the nearest names) or a bad value.
+void set(Recipe& recipe, std::string_view key, std::string_view value);
+
+/// Every key with its resolved value.
+std::vector<std::pair<std::string, std::string>> resolved(const Recipe& recipe);
+
+/// Throws Error(usage) when keys do not fit each other (per-thread groups with a tile that is no multiple of a warp,
+/// an accumulator that has no instruction for these formats, ...), naming the recipe and the keys.
+void validate(const Recipe& recipe);
+
+/// The static scale of P that is in force.
+double resolved_p_scale(const Recipe& recipe);
+
+/// What the accumulators rest on: "exact", or the instruction's name with its evidence, e.g.
+/// "sm90.wgmma.m64n256k32.f32.e4m3.e4m3 (measured here)".
+std::string accumulator_evidence(const Recipe& recipe);
+
+}  // namespace qattn::attention
