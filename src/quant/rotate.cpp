@@ -77,9 +77,11 @@ std::vector<float> channel_amax(MatrixView<float> x) {
 std::vector<float> balance_factors(std::span<const float> q_amax, std::span<const float> k_amax, double alpha) {
   const FpEnvironment environment;
   if (!(alpha >= 0 && alpha <= 1) || q_amax.size() != k_amax.size())
-    throw Error(ErrorKind::usage, "SmoothQuant balance: alpha must lie in 0..1 and Q and K must have equally many "
-                                  "channels; alpha is " + std::to_string(alpha) + ", channels " +
-                                      std::to_string(q_amax.size()) + " and " + std::to_string(k_amax.size()));
+    throw Error(ErrorKind::usage,
+                "SmoothQuant balance: alpha must lie in 0..1 and Q and K must have equally many "
+                "channels; alpha is " +
+                    std::to_string(alpha) + ", channels " + std::to_string(q_amax.size()) + " and " +
+                    std::to_string(k_amax.size()));
   std::vector<float> factors(q_amax.size(), 1.0f);
   for (std::size_t c = 0; c < factors.size(); ++c)
     if (usable(q_amax[c]) && usable(k_amax[c]))
