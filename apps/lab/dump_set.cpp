@@ -45,16 +45,6 @@ void label_calls(std::vector<SelectedCall>& calls, const std::vector<std::string
   }
 }
 
-/// [tokens, head_dim] with the descale factor of an 8-bit dump applied.
-MatrixD read_values(const io::DumpReader& reader, const io::AttentionCall& call, const std::string& dataset,
-                    std::int64_t batch, std::int64_t head, std::int64_t kv_head) {
-  const Tensor tensor = reader.read_head(call, dataset, batch, head);
-  MatrixD values = decode_matrix(tensor, 0, tensor.shape.at(0), tensor.shape.at(1));
-  const double factor = reader.descale(call, dataset + "_descale", batch, kv_head);
-  if (factor != 1.0) values *= factor;
-  return values;
-}
-
 MatrixD additive_mask(const io::Mask& mask) {
   if (mask.bias) return decode_matrix(*mask.bias, 0, mask.bias->shape.at(0), mask.bias->shape.at(1));
   const double hidden = -std::numeric_limits<double>::infinity();
@@ -125,24 +115,33 @@ std::int64_t DumpSet::heads() const {
 }
 
 std::vector<HeadProblem> DumpSet::read(const SelectedCall& selected, std::int64_t batch, std::int64_t head) const {
-  const io::DumpReader& reader = readers_[selected.file];
   const io::AttentionCall& call = *selected.call;
-  const std::int64_t kv_head = call.kv_head(head);
   HeadProblem whole;
-  whole.problem.q = read_values(reader, call, "q", batch, head, kv_head);
-  whole.problem.k = read_values(reader, call, "k", batch, kv_head, kv_head);
-  whole.problem.v = read_values(reader, call, "v", batch, kv_head, kv_head);
+  whole.problem.q = read_tensor(selected, "q", batch, head);
+  whole.problem.k = read_tensor(selected, "k", batch, call.kv_head(head));
+  whole.problem.v = read_tensor(selected, "v", batch, call.kv_head(head));
   whole.problem.sm_scale = call.sm_scale;
   whole.problem.is_causal = call.is_causal;
   whole.problem.causal_align = call.causal_align == io::CausalAlign::top_left ? attention::CausalAlign::top_left
                                                                                : attention::CausalAlign::bottom_right;
-  if (call.has("mask")) whole.problem.mask = additive_mask(reader.read_mask(call, batch, head));
+  if (call.has("mask")) whole.problem.mask = additive_mask(readers_[selected.file].read_mask(call, batch, head));
   if (call.segments.empty()) return {std::move(whole)};
   std::vector<HeadProblem> parts;
   for (const io::Segment& segment : call.segments) {
     if (segment.q0 < segment.q1 && segment.k0 < segment.k1) parts.push_back(cut(whole, segment));
   }
   return parts;
+}
+
+MatrixD DumpSet::read_tensor(const SelectedCall& selected, const std::string& dataset, std::int64_t batch,
+                             std::int64_t head) const {
+  const io::DumpReader& reader = readers_[selected.file];
+  const Tensor tensor = reader.read_head(*selected.call, dataset, batch, head);
+  MatrixD values = decode_matrix(tensor, 0, tensor.shape.at(0), tensor.shape.at(1));
+  const std::int64_t kv_head = dataset == "q" ? selected.call->kv_head(head) : head;
+  const double factor = reader.descale(*selected.call, dataset + "_descale", batch, kv_head);
+  if (factor != 1.0) values *= factor;
+  return values;
 }
 
 std::string first_bad_input(const std::vector<HeadProblem>& head) {

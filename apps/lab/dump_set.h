@@ -55,6 +55,9 @@ class DumpSet {
   /// Query head `head` of `batch`, decoded, with its key/value head.
   std::vector<HeadProblem> read(const SelectedCall& call, std::int64_t batch, std::int64_t head) const;
 
+  /// One head of "q", "k" or "v" (k and v: a key/value head), [tokens, head_dim], an 8-bit dump's descale applied.
+  MatrixD read_tensor(const SelectedCall& call, const std::string& dataset, std::int64_t batch, std::int64_t head) const;
+
  private:
   std::vector<std::string> files_;
   std::vector<io::DumpReader> readers_;

@@ -124,11 +124,6 @@ std::vector<metric::Accuracy> measure(const DumpSet& dumps, const Piece& piece, 
   return accuracies;
 }
 
-Json location_json(const std::optional<metric::Location>& where) {
-  if (!where) return nullptr;
-  return {{"batch", where->batch}, {"head", where->head}, {"row", where->row}, {"column", where->column}};
-}
-
 Json row_json(const SelectedCall& call, const std::string& file, const Piece* piece, const Trial& trial,
               const metric::Accuracy& a) {
   Json row = {{"call", call.call->path}, {"batch", nullptr}, {"head", nullptr}, {"recipe", trial.recipe.name}};
@@ -231,6 +226,11 @@ std::vector<Column> with_labels(std::vector<Column> before, const std::vector<st
 
 }  // namespace
 
+Json location_json(const std::optional<metric::Location>& where) {
+  if (!where) return nullptr;
+  return {{"batch", where->batch}, {"head", where->head}, {"row", where->row}, {"column", where->column}};
+}
+
 RunResult run_trials(const DumpSet& dumps, std::span<const Trial> trials, const RunOptions& options) {
   for (const Trial& trial : trials) attention::validate(trial.recipe);
   const Plan plan(trials);
@@ -265,6 +265,17 @@ std::vector<Column> row_columns(const std::vector<std::string>& labels) {
                       {"nan_count", "NaN"},
                       {"inf_count", "Inf"},
                       {"first_bad", "first bad"}});
+}
+
+std::vector<std::string> row_keys(const std::vector<std::string>& labels) {
+  std::vector<std::string> keys = {"call", "batch", "head", "recipe"};
+  keys.insert(keys.end(), labels.begin(), labels.end());
+  for (const char* key : {"reference", "output", "cos_sim", "rel_l1", "rmse", "max_abs", "max_ulp", "p50", "p90", "p99",
+                          "p999", "worst_at", "elements", "nan_count", "inf_count", "bad_reference_count", "first_bad",
+                          "evidence", "file"}) {
+    keys.emplace_back(key);
+  }
+  return keys;
 }
 
 std::vector<Json> summary_rows(std::span<const Trial> trials, const RunResult& result) {

@@ -61,12 +61,16 @@ struct RunResult {
 /// same keys once for all of them, and no more than one head a thread is in memory.
 RunResult run_trials(const DumpSet& dumps, std::span<const Trial> trials, const RunOptions& options);
 
-/// The columns of the rows; `labels` are the trials' keys.
+/// The columns of the rows in readable forms, and all keys of a row in order; `labels` are the trials' keys.
 std::vector<Column> row_columns(const std::vector<std::string>& labels);
+std::vector<std::string> row_keys(const std::vector<std::string>& labels);
 
 /// Two summary rows a trial, "average" and "worst" over calls (each metric's own worst, its call beside it).
 std::vector<Json> summary_rows(std::span<const Trial> trials, const RunResult& result);
 std::vector<Column> summary_columns(const std::vector<std::string>& labels);
+
+/// {"batch", "head", "row", "column"}, or null.
+Json location_json(const std::optional<metric::Location>& where);
 
 /// "layer_00, batch 0, head 3: the output of sage2-4b has 64 NaN ...", one line.
 std::string describe(const BadOutput& bad);
