@@ -99,7 +99,7 @@ Side right_side(const Accumulator& accumulator, MatrixView<double> values) { ret
 Side left_side(const Accumulator& accumulator, const format::Format& format, MatrixView<std::uint32_t> codes) {
   if (accumulator.kind != Kind::instruction) return coded_side(accumulator, format, codes);
   Side side;
-  side.operand.emplace(format, codes);
+  side.operand.emplace(*accumulator.instruction, mma::Side::a, codes);
   return side;
 }
 
@@ -107,7 +107,7 @@ Side right_side(const Accumulator& accumulator, const format::Format& format, Ma
   if (accumulator.kind != Kind::instruction) return coded_side(accumulator, format, codes);
   Side side;
   const MatrixCodes transposed = codes.transpose();
-  side.operand.emplace(format, transposed);
+  side.operand.emplace(*accumulator.instruction, mma::Side::b, transposed);
   return side;
 }
 
