@@ -17,7 +17,8 @@ namespace fs = std::filesystem;
 std::string data_folder() {
   if (const char* folder = std::getenv("QATTN_DATA"); folder != nullptr && *folder != '\0') {
     if (fs::is_directory(folder)) return folder;
-    throw Error(ErrorKind::usage, fmt::format("QATTN_DATA={} is no folder; set it to the one that holds recipes/", folder));
+    throw Error(ErrorKind::usage,
+                fmt::format("QATTN_DATA={} is no folder; set it to the one that holds recipes/", folder));
   }
   std::error_code ignored;
   const fs::path program = fs::read_symlink("/proc/self/exe", ignored);
@@ -26,7 +27,8 @@ std::string data_folder() {
     if (fs::is_directory(folder / "recipes", ignored)) return folder.string();
   }
   throw Error(ErrorKind::usage, fmt::format("no data folder: neither {} nor {} exists; set QATTN_DATA to the folder "
-                                            "that holds recipes/", installed.string(), QATTN_SOURCE_DATA));
+                                            "that holds recipes/",
+                                            installed.string(), QATTN_SOURCE_DATA));
 }
 
 std::vector<std::string> data_entries(std::string_view subfolder) {
@@ -49,9 +51,8 @@ std::string data_file(std::string_view subfolder, std::string_view name, std::st
   const bool is_plain = !name.empty() && name.find('/') == std::string_view::npos;
   const fs::path file = folder / fmt::format("{}.toml", name);
   if (is_plain && fs::is_regular_file(file, ignored)) return file.string();
-  throw Error(ErrorKind::usage,
-              fmt::format("unknown {0} '{1}'; {2} holds {3}; or give the path of a .toml file", kind, name,
-                          folder.string(), fmt::join(data_entries(subfolder), ", ")));
+  throw Error(ErrorKind::usage, fmt::format("unknown {0} '{1}'; {2} holds {3}; or give the path of a .toml file", kind,
+                                            name, folder.string(), fmt::join(data_entries(subfolder), ", ")));
 }
 
 }  // namespace qattn::lab

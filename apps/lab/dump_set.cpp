@@ -66,7 +66,8 @@ std::string first_bad(const MatrixD& values, std::string_view name, std::int64_t
     for (Eigen::Index column = 0; column < values.cols(); ++column) {
       const double x = values(row, column);
       if (std::isfinite(x)) continue;
-      return fmt::format("{}[token {}, channel {}] is {}", name, first_token + row, column, std::isnan(x) ? "NaN" : "Inf");
+      return fmt::format("{}[token {}, channel {}] is {}", name, first_token + row, column,
+                         std::isnan(x) ? "NaN" : "Inf");
     }
   }
   return "";
@@ -123,7 +124,7 @@ std::vector<HeadProblem> DumpSet::read(const SelectedCall& selected, std::int64_
   whole.problem.sm_scale = call.sm_scale;
   whole.problem.is_causal = call.is_causal;
   whole.problem.causal_align = call.causal_align == io::CausalAlign::top_left ? attention::CausalAlign::top_left
-                                                                               : attention::CausalAlign::bottom_right;
+                                                                              : attention::CausalAlign::bottom_right;
   if (call.has("mask")) whole.problem.mask = additive_mask(readers_[selected.file].read_mask(call, batch, head));
   if (call.segments.empty()) return {std::move(whole)};
   std::vector<HeadProblem> parts;
@@ -146,9 +147,9 @@ MatrixD DumpSet::read_tensor(const SelectedCall& selected, const std::string& da
 
 std::string first_bad_input(const std::vector<HeadProblem>& head) {
   for (const HeadProblem& part : head) {
-    for (const std::string& found : {first_bad(part.problem.q, "q", part.first_row),
-                                     first_bad(part.problem.k, "k", part.first_key),
-                                     first_bad(part.problem.v, "v", part.first_key)}) {
+    for (const std::string& found :
+         {first_bad(part.problem.q, "q", part.first_row), first_bad(part.problem.k, "k", part.first_key),
+          first_bad(part.problem.v, "v", part.first_key)}) {
       if (!found.empty()) return found;
     }
   }

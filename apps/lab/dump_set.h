@@ -32,7 +32,7 @@ struct DumpSelection {
 struct SelectedCall {
   std::size_t file = 0;  ///< index into DumpSet::files()
   const io::AttentionCall* call = nullptr;
-  std::string label;     ///< the call's path, with its file's name before it when two files have the same path
+  std::string label;  ///< the call's path, with its file's name before it when two files have the same path
   std::int64_t first_head = 0, last_head = 0;
 };
 
@@ -56,7 +56,8 @@ class DumpSet {
   std::vector<HeadProblem> read(const SelectedCall& call, std::int64_t batch, std::int64_t head) const;
 
   /// One head of "q", "k" or "v" (k and v: a key/value head), [tokens, head_dim], an 8-bit dump's descale applied.
-  MatrixD read_tensor(const SelectedCall& call, const std::string& dataset, std::int64_t batch, std::int64_t head) const;
+  MatrixD read_tensor(const SelectedCall& call, const std::string& dataset, std::int64_t batch,
+                      std::int64_t head) const;
 
  private:
   std::vector<std::string> files_;

@@ -198,8 +198,11 @@ void describe_sources(const DumpSet& dumps, Report& report) {
 }
 
 Json instruction_row(const io::InstructionCase& c) {
-  return {{"case", c.name}, {"name", c.instruction}, {"gpu", c.gpu},
-          {"shape", fmt::format("{} of {}x{}x{}", c.n, c.rows, c.columns, c.depth)}, {"elements", c.d.size()}};
+  return {{"case", c.name},
+          {"name", c.instruction},
+          {"gpu", c.gpu},
+          {"shape", fmt::format("{} of {}x{}x{}", c.n, c.rows, c.columns, c.depth)},
+          {"elements", c.d.size()}};
 }
 
 Json recorded_row(const io::RecordedCase& c) {
@@ -212,20 +215,29 @@ Json recorded_row(const io::RecordedCase& c) {
   for (const char* name : {"q", "k", "v", "a", "b"}) {
     if (c.has(name)) inputs.push_back(fmt::format("{} {}", name, fmt::join(c.tensor(name).shape, "x")));
   }
-  return {{"case", c.name}, {"name", kernels}, {"gpu", io::find_text(c.attributes, "gpu", c.name).value_or("")},
-          {"shape", fmt::format("{}", fmt::join(inputs, ", "))}, {"elements", elements}};
+  return {{"case", c.name},
+          {"name", kernels},
+          {"gpu", io::find_text(c.attributes, "gpu", c.name).value_or("")},
+          {"shape", fmt::format("{}", fmt::join(inputs, ", "))},
+          {"elements", elements}};
 }
 
 Json vector_row(const io::VectorReader& file, const std::string& name) {
   if (file.schema() == io::kInstructionSchema) return instruction_row(file.instruction(name));
   if (file.schema() == io::kScalarSchema) {
     const io::ScalarCase c = file.scalar(name);
-    return {{"case", c.name}, {"name", c.function}, {"gpu", c.gpu}, {"shape", fmt::format("{}", fmt::join(c.x.shape, "x"))},
+    return {{"case", c.name},
+            {"name", c.function},
+            {"gpu", c.gpu},
+            {"shape", fmt::format("{}", fmt::join(c.x.shape, "x"))},
             {"elements", c.y.size()}};
   }
   if (file.schema() == io::kDigestSchema) {
     const io::DigestCase c = file.digest(name);
-    return {{"case", c.name}, {"name", c.function}, {"gpu", c.gpu}, {"shape", "all 2^32 inputs"},
+    return {{"case", c.name},
+            {"name", c.function},
+            {"gpu", c.gpu},
+            {"shape", "all 2^32 inputs"},
             {"elements", std::int64_t{1} << 32}};
   }
   return recorded_row(file.recorded(name));
@@ -265,10 +277,12 @@ Report inspect_dump(const DumpSet& dumps, int threads) {
   }
   for (const auto& [key, value] : report.rows.front().items()) report.csv_keys.push_back(key);
   describe_sources(dumps, report);
-  report.notes.push_back("bias energy: share of the energy in channel means, mean over heads; largest bias: a channel's "
-                         "|mean| over the spread of the head, worst head");
-  report.notes.push_back("smoothing gain: amax after / before taking means out (Q and K in 128x64 blocks, V per channel), "
-                         "mean over heads; 1 buys nothing");
+  report.notes.push_back(
+      "bias energy: share of the energy in channel means, mean over heads; largest bias: a channel's "
+      "|mean| over the spread of the head, worst head");
+  report.notes.push_back(
+      "smoothing gain: amax after / before taking means out (Q and K in 128x64 blocks, V per channel), "
+      "mean over heads; 1 buys nothing");
   return report;
 }
 

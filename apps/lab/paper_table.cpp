@@ -49,13 +49,15 @@ std::vector<Override> overrides_of(const toml::table& table, const std::string& 
 
 Json figures_of(const toml::table& row, const std::string& file) {
   const toml::node* node = row.get("paper");
-  if (node == nullptr || !node->is_table()) fail(place(file, row), "a row needs 'paper', a table of the printed figures");
+  if (node == nullptr || !node->is_table())
+    fail(place(file, row), "a row needs 'paper', a table of the printed figures");
   Json figures = Json::object();
   for (const auto& [key, value] : in_file_order(*node->as_table())) {
     const auto number = value->value<double>();
     const bool is_metric = std::any_of(std::begin(kMetrics), std::end(kMetrics),
                                        [&, &name = key](const Metric& metric) { return name == metric.key; });
-    if (!is_metric || !number) fail(place(file, *value), fmt::format("'{}' is no figure of cos_sim, rel_l1 or rmse", key));
+    if (!is_metric || !number)
+      fail(place(file, *value), fmt::format("'{}' is no figure of cos_sim, rel_l1 or rmse", key));
     figures[key] = *number;
   }
   return figures;
@@ -91,7 +93,8 @@ std::vector<Json> our_figures(const PaperTable& table, const RunResult* result) 
     const auto value = [&](const metric::MetricSummary& m) {
       return table.statistic == "worst" ? m.worst() : m.average();
     };
-    ours.push_back({{"cos_sim", value(summary.cos_sim)}, {"rel_l1", value(summary.rel_l1)}, {"rmse", value(summary.rmse)}});
+    ours.push_back(
+        {{"cos_sim", value(summary.cos_sim)}, {"rel_l1", value(summary.rel_l1)}, {"rmse", value(summary.rmse)}});
   }
   return ours;
 }
@@ -116,9 +119,9 @@ Table comparison(const PaperTable& table, const std::vector<Json>& ours) {
 
 std::string describe_broken(const PaperTable& table, const std::vector<Json>& ours, const Ordering& o) {
   const auto number = [&](const Json& figures) { return fmt::format("{:.4g}", find(figures, o.metric).get<double>()); };
-  return fmt::format("{} before {} (paper {} : {}, here {} : {})", table.rows[o.better].label, table.rows[o.worse].label,
-                     number(table.rows[o.better].paper), number(table.rows[o.worse].paper), number(ours[o.better]),
-                     number(ours[o.worse]));
+  return fmt::format("{} before {} (paper {} : {}, here {} : {})", table.rows[o.better].label,
+                     table.rows[o.worse].label, number(table.rows[o.better].paper), number(table.rows[o.worse].paper),
+                     number(ours[o.better]), number(ours[o.worse]));
 }
 
 Table ordering_table(const PaperTable& table, const std::vector<Json>& ours, const std::vector<Ordering>& all) {

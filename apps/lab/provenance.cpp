@@ -1,8 +1,9 @@
 // The provenance block of every output.
 #include "lab/provenance.h"
 
-#include <filesystem>
 #include <hwy/targets.h>
+
+#include <filesystem>
 
 #include "io/sha256.h"
 #include "lab/build_info.h"
@@ -32,8 +33,8 @@ std::string_view compiler() {
 
 Json tool_context() {
   const std::int64_t best = hwy::SupportedTargets() & -hwy::SupportedTargets();
-  return {{"tool", "qattn"},           {"version", tool_version()}, {"commit", git_commit()}, {"compiler", compiler()},
-          {"build_type", kBuildType}, {"simd", hwy::TargetName(best)}};
+  return {{"tool", "qattn"},        {"version", tool_version()}, {"commit", git_commit()},
+          {"compiler", compiler()}, {"build_type", kBuildType},  {"simd", hwy::TargetName(best)}};
 }
 
 Json input_context(const std::vector<std::string>& files) {

@@ -20,7 +20,8 @@ attention::Recipe base_of(const toml::table& table, const std::string& file, int
   const toml::node* extends = table.get("extends");
   if (extends == nullptr) return {};
   const std::string where = place(file, *extends);
-  if (depth >= kDeepestInheritance) throw Error(ErrorKind::usage, where + ": 'extends' leads in a circle or is too deep");
+  if (depth >= kDeepestInheritance)
+    throw Error(ErrorKind::usage, where + ": 'extends' leads in a circle or is too deep");
   try {
     return load(require_string(table, "extends", file), depth + 1);
   } catch (const Error& e) {

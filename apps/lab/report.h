@@ -38,8 +38,8 @@ enum class RowTable {
 /// `tables`, then `notes`.
 struct Report {
   Json context = Json::object();
-  std::vector<Column> columns;         ///< of the rows, in readable forms
-  std::vector<std::string> csv_keys;   ///< of the rows, in CSV; empty: those of `columns`
+  std::vector<Column> columns;        ///< of the rows, in readable forms
+  std::vector<std::string> csv_keys;  ///< of the rows, in CSV; empty: those of `columns`
   std::vector<Json> rows;
   RowTable row_table = RowTable::full;
   Json summary;  ///< null: left out

@@ -270,9 +270,9 @@ std::vector<Column> row_columns(const std::vector<std::string>& labels) {
 std::vector<std::string> row_keys(const std::vector<std::string>& labels) {
   std::vector<std::string> keys = {"call", "batch", "head", "recipe"};
   keys.insert(keys.end(), labels.begin(), labels.end());
-  for (const char* key : {"reference", "output", "cos_sim", "rel_l1", "rmse", "max_abs", "max_ulp", "p50", "p90", "p99",
-                          "p999", "worst_at", "elements", "nan_count", "inf_count", "bad_reference_count", "first_bad",
-                          "evidence", "file"}) {
+  for (const char* key :
+       {"reference", "output", "cos_sim", "rel_l1", "rmse", "max_abs", "max_ulp", "p50", "p90", "p99", "p999",
+        "worst_at", "elements", "nan_count", "inf_count", "bad_reference_count", "first_bad", "evidence", "file"}) {
     keys.emplace_back(key);
   }
   return keys;
@@ -311,9 +311,10 @@ std::vector<Column> summary_columns(const std::vector<std::string>& labels) {
 }
 
 std::string describe(const BadOutput& bad) {
-  return fmt::format("{}, batch {}, head {}: the output of {} has {} NaN and {} Inf, the first at token {}, channel {}{}",
-                     bad.call, bad.batch, bad.head, bad.recipe, bad.nan_count, bad.inf_count, bad.first.row,
-                     bad.first.column, bad.input.empty() ? "; the inputs are finite" : "; input " + bad.input);
+  return fmt::format(
+      "{}, batch {}, head {}: the output of {} has {} NaN and {} Inf, the first at token {}, channel {}{}", bad.call,
+      bad.batch, bad.head, bad.recipe, bad.nan_count, bad.inf_count, bad.first.row, bad.first.column,
+      bad.input.empty() ? "; the inputs are finite" : "; input " + bad.input);
 }
 
 }  // namespace qattn::lab

@@ -47,8 +47,10 @@ std::string scalar_text(const toml::node& node, const std::string& where) {
 
 std::string require_string(const toml::table& table, std::string_view key, const std::string& file) {
   const toml::node* node = table.get(key);
-  if (node == nullptr) throw Error(ErrorKind::usage, fmt::format("{}: the key '{}' is missing", place(file, table), key));
-  if (!node->is_string()) throw Error(ErrorKind::usage, fmt::format("{}: '{}' is to be a string", place(file, *node), key));
+  if (node == nullptr)
+    throw Error(ErrorKind::usage, fmt::format("{}: the key '{}' is missing", place(file, table), key));
+  if (!node->is_string())
+    throw Error(ErrorKind::usage, fmt::format("{}: '{}' is to be a string", place(file, *node), key));
   return node->as_string()->get();
 }
 

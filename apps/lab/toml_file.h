@@ -8,7 +8,6 @@
 #include <utility>
 #include <vector>
 
-
 namespace qattn::lab {
 
 /// Throws Error(usage) "file:line: reason" when the text is no TOML (a key that is there twice included) and

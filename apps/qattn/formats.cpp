@@ -31,11 +31,18 @@ std::string_view specials_text(const format::Format& format) {
 int formats(const OutputOptions& output) {
   lab::Report report;
   report.context = lab::tool_context();
-  report.columns = {{"name", "name"},       {"dtype", "dtype"},     {"bits", "bits"}, {"exponent_bits", "exponent"},
-                    {"mantissa_bits", "mantissa"}, {"bias", "bias"}, {"max", "max"},   {"min_normal", "min normal"},
-                    {"min_subnormal", "min subnormal"}, {"specials", "specials"}};
-  report.csv_keys = {"name", "dtype", "alias", "bits", "exponent_bits", "mantissa_bits", "bias", "signed",
-                     "max", "min_normal", "min_subnormal", "specials"};
+  report.columns = {{"name", "name"},
+                    {"dtype", "dtype"},
+                    {"bits", "bits"},
+                    {"exponent_bits", "exponent"},
+                    {"mantissa_bits", "mantissa"},
+                    {"bias", "bias"},
+                    {"max", "max"},
+                    {"min_normal", "min normal"},
+                    {"min_subnormal", "min subnormal"},
+                    {"specials", "specials"}};
+  report.csv_keys = {"name", "dtype",  "alias", "bits",       "exponent_bits", "mantissa_bits",
+                     "bias", "signed", "max",   "min_normal", "min_subnormal", "specials"};
   for (const format::Format* format : format::formats()) {
     const auto text = [](std::string_view s) { return s.empty() ? lab::Json() : lab::Json(s); };
     report.rows.push_back({{"name", format->name},

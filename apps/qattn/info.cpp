@@ -69,15 +69,16 @@ int info(const Options& options) {
 
 void add_info(CLI::App& app, Action& action) {
   const auto options = std::make_shared<Options>();
-  CLI::App* command =
-      app.add_subcommand("info", "calls, shapes, dtypes, ranges and channel statistics of a dump; cases of a vector file");
+  CLI::App* command = app.add_subcommand(
+      "info", "calls, shapes, dtypes, ranges and channel statistics of a dump; cases of a vector file");
   command->add_option("file", options->work.selection.inputs, "dumps or folders of them, or a file of recorded vectors")
       ->type_name("FILE");
   command->add_option("--blocks", options->blocks, "scale spread, saturation and underflow of a micro-scaled format")
       ->type_name("nvfp4|mxfp4|mxfp6_e2m3|...");
   command->add_flag("--groups", options->groups, "print which tokens and channels share a scale; needs no FILE");
   command->add_option("--operand", options->operand, "whose groups")->check(CLI::IsMember({"q", "k", "v", "p"}));
-  command->add_option("--granularity", options->granularity, "per_tensor, per_token, per_block, per_warp, per_thread, ...");
+  command->add_option("--granularity", options->granularity,
+                      "per_tensor, per_token, per_block, per_warp, per_thread, ...");
   command->add_option("--tiling", options->tiling, "sm80, sm89 or sm90");
   command->add_option("--tokens", options->tokens, "rows of the operand")->check(CLI::Range(1, 1 << 20));
   command->add_option("--channels", options->channels, "columns of the operand")->check(CLI::Range(1, 1 << 20));

@@ -49,8 +49,9 @@ int run(int argc, char** argv) {
   CLI::App app("QAttn: the numerics of quantized attention on a CPU, bit for bit", "qattn");
   app.set_version_flag("--version", fmt::format("qattn {} ({})", lab::tool_version(), lab::git_commit()));
   app.require_subcommand(1);
-  app.footer("Exit status: 0 done and passed; 1 a check failed or NaN/Inf was met; 2 usage or configuration; 3 input "
-             "unreadable or output not writable; 4 internal fault.");
+  app.footer(
+      "Exit status: 0 done and passed; 1 a check failed or NaN/Inf was met; 2 usage or configuration; 3 input "
+      "unreadable or output not writable; 4 internal fault.");
   cli::Action action;
   for (const cli::AddCommand add : cli::kCommands) add(app, action);
   try {

@@ -118,7 +118,8 @@ lab::Json run_context(std::string_view command, const lab::DumpSet& dumps, const
   context["command"] = command;
   context["inputs"] = lab::input_context(dumps.files());
   const lab::Json recipes = lab::recipe_context(trials);
-  lab::Json options = {{"command", command}, {"calls", work.selection.calls}, {"heads", work.heads}, {"recipes", recipes}};
+  lab::Json options = {
+      {"command", command}, {"calls", work.selection.calls}, {"heads", work.heads}, {"recipes", recipes}};
   context["options_hash"] = lab::options_hash(options);
   context["calls"] = work.selection.calls;
   context["heads"] = work.heads;

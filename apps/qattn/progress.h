@@ -7,7 +7,8 @@
 
 namespace qattn::cli {
 
-/// "done/total, time, ETA" rewritten in place on stderr, at most ten times a second; silent unless stderr is a terminal.
+/// "done/total, time, ETA" rewritten in place on stderr, at most ten times a second; silent unless stderr is a
+/// terminal.
 class Progress {
  public:
   Progress(std::string what, bool quiet);

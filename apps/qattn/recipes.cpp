@@ -35,7 +35,8 @@ lab::Report list_recipes(const std::vector<std::string>& names) {
   if (names.empty()) recipes = lab::load_all_recipes();
   for (const std::string& name : names) recipes.push_back(lab::load_recipe(name));
   for (const attention::Recipe& recipe : recipes) report.rows.push_back(row_of(recipe));
-  report.columns = {{"name", "name"}, {"description", "description"}, {"source", "source"}, {"evidence", "accumulators"}};
+  report.columns = {
+      {"name", "name"}, {"description", "description"}, {"source", "source"}, {"evidence", "accumulators"}};
   if (!report.rows.empty()) {
     for (const auto& [key, value] : report.rows.front().items()) report.csv_keys.push_back(key);
   }

@@ -52,7 +52,8 @@ void add_run(CLI::App& app, Action& action) {
   command->add_option("dump", options->work.selection.inputs, "dumps (HDF5, safetensors, npz) or folders of them")
       ->required()
       ->type_name("DUMP");
-  command->add_option("--recipe", options->recipes, "a recipe's name, or a .toml file; several are measured side by side")
+  command
+      ->add_option("--recipe", options->recipes, "a recipe's name, or a .toml file; several are measured side by side")
       ->required()
       ->type_name("NAME");
   add_set_option(*command, options->settings);

@@ -28,8 +28,8 @@ inline double tiny_value(const std::string& dataset, std::int64_t batch, std::in
   return 4.0 * random_unit(7, stream, index) - 2.0;
 }
 
-inline Tensor tiny_tensor(const std::string& dataset, std::int64_t heads, const TinyShape& shape, const TinyValue& value,
-                          const format::Format& format) {
+inline Tensor tiny_tensor(const std::string& dataset, std::int64_t heads, const TinyShape& shape,
+                          const TinyValue& value, const format::Format& format) {
   Tensor tensor = make_tensor(format, {shape.batch, heads, shape.tokens, shape.head_dim});
   std::int64_t index = 0;
   for (std::int64_t batch = 0; batch < shape.batch; ++batch) {

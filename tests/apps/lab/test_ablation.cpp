@@ -26,8 +26,8 @@ std::vector<std::string> names_of(const lab::Ablation& ablation) {
 
 TEST_CASE("Every axis of the contract runs on sage2-4b, and its rows say axis and value") {
   const attention::Recipe base = lab::load_recipe("sage2-4b");
-  for (const char* name : {"smoothing", "granularity", "qk_format", "pv_format", "accumulator", "promotion", "smooth_v",
-                           "stage"}) {
+  for (const char* name :
+       {"smoothing", "granularity", "qk_format", "pv_format", "accumulator", "promotion", "smooth_v", "stage"}) {
     const lab::Ablation ablation = lab::ablate(base, name);
     CHECK(ablation.trials.size() >= 2);
     for (const lab::Trial& trial : ablation.trials) CHECK(trial.labels["axis"] == name);

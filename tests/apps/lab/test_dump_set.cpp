@@ -33,11 +33,19 @@ TEST_CASE("Calls are searched for, heads cut, and a selection of nothing is refu
   CHECK(some.calls()[1].first_head == 1);
   CHECK(some.calls()[1].last_head == 2);
   CHECK(some.heads() == 2);
-  CHECK(message_of([&] { lab::DumpSet({{folder / "a.h5"}, "^layer", {}}); }, ErrorKind::usage).find("layer_10") !=
-        std::string::npos);
+  CHECK(message_of(
+            [&] {
+              lab::DumpSet({{folder / "a.h5"}, "^layer", {}});
+            },
+            ErrorKind::usage)
+            .find("layer_10") != std::string::npos);
   CHECK(message_of([&] { lab::DumpSet({{folder / "a.h5"}, "", lab::HeadRange{2, 3}}); }, ErrorKind::usage) != "");
-  CHECK(message_of([&] { lab::DumpSet({{folder / "a.h5"}, "(", {}}); }, ErrorKind::usage).find("regular expression") !=
-        std::string::npos);
+  CHECK(message_of(
+            [&] {
+              lab::DumpSet({{folder / "a.h5"}, "(", {}});
+            },
+            ErrorKind::usage)
+            .find("regular expression") != std::string::npos);
 }
 
 TEST_CASE("Several files are one set; equal paths are told apart by their file") {

@@ -52,12 +52,16 @@ TEST_CASE("A wrong table is a usage error that names file and line") {
   CHECK(complaint(kTable).find("[[row]]") != std::string::npos);
   CHECK(complaint(std::string(kTable) + "[[row]]\nlabel = \"x\"\n").rfind("bad.toml:6: a row needs 'paper'", 0) == 0);
   CHECK(complaint(std::string(kTable) + "colour = 1\n" + kRows).rfind("bad.toml:6: unknown key 'colour'", 0) == 0);
-  CHECK(complaint(std::string(kTable) + "[[row]]\nlabel = \"x\"\npaper = { speed = 1 }\n").rfind("bad.toml:8: ", 0) == 0);
+  CHECK(complaint(std::string(kTable) + "[[row]]\nlabel = \"x\"\npaper = { speed = 1 }\n").rfind("bad.toml:8: ", 0) ==
+        0);
   CHECK(complaint(std::string(kTable) + "[[row]]\nlabel = \"x\"\nset = [\"a\"]\npaper = {}\n").find("KEY=VALUE") !=
         std::string::npos);
-  CHECK(complaint(std::string(kTable) + "[[row]]\nlabel = \"x\"\nset = [\"a=b\"]\npaper = {}\n").find("recipe key 'a'") !=
-        std::string::npos);
-  CHECK(complaint("title = \"t\"\nsource = \"s\"\ntensors = \"x\"\nstatistic = \"median\"\n").rfind("bad.toml:4: ", 0) == 0);
+  CHECK(
+      complaint(std::string(kTable) + "[[row]]\nlabel = \"x\"\nset = [\"a=b\"]\npaper = {}\n").find("recipe key 'a'") !=
+      std::string::npos);
+  CHECK(
+      complaint("title = \"t\"\nsource = \"s\"\ntensors = \"x\"\nstatistic = \"median\"\n").rfind("bad.toml:4: ", 0) ==
+      0);
   CHECK(message_of([] { lab::load_paper_table("sage9-table1"); }, ErrorKind::usage).find("sage2-table4") !=
         std::string::npos);
 }

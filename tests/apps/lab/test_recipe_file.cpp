@@ -63,7 +63,8 @@ TEST_CASE("sage2-4b and sage2-8b name their kernels' tiles and instructions") {
 
 TEST_CASE("A recipe may be a file of the user's, extend another one, and apply keys in the order of the file") {
   const ScratchFolder folder;
-  spill(folder / "mine.toml", std::string(kHead) + "extends = \"sage2-4b\"\nqk_format = \"e4m3\"\nk_format = \"int8\"\n" +
+  spill(folder / "mine.toml", std::string(kHead) +
+                                  "extends = \"sage2-4b\"\nqk_format = \"e4m3\"\nk_format = \"int8\"\n" +
                                   "qk_accumulator = \"exact\"\n");
   const attention::Recipe recipe = lab::load_recipe(folder / "mine.toml");
   CHECK(recipe.name == "mine");
@@ -87,8 +88,9 @@ TEST_CASE("A wrong recipe file is a usage error that names file and line") {
 TEST_CASE("A recipe without description, one that extends itself, and one that is not there are refused") {
   const ScratchFolder folder;
   spill(folder / "bare.toml", "source = \"s\"\n");
-  CHECK(message_of([&] { lab::load_recipe(folder / "bare.toml"); }, ErrorKind::usage).find("'description' is missing") !=
-        std::string::npos);
+  CHECK(
+      message_of([&] { lab::load_recipe(folder / "bare.toml"); }, ErrorKind::usage).find("'description' is missing") !=
+      std::string::npos);
   spill(folder / "loop.toml", std::string(kHead) + "extends = \"" + folder / "loop.toml" + "\"\n");
   CHECK(message_of([&] { lab::load_recipe(folder / "loop.toml"); }, ErrorKind::usage).find("circle") !=
         std::string::npos);

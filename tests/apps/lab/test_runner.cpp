@@ -42,7 +42,8 @@ TEST_CASE("Rows come call by call: each head under each recipe, then the whole c
   REQUIRE(result.rows.size() == 12);
   std::string order;
   for (const lab::Json& row : result.rows) {
-    order += row["call"].get<std::string>().substr(0, 1) + row["head"].dump() + row["recipe"].get<std::string>()[0] + " ";
+    order +=
+        row["call"].get<std::string>().substr(0, 1) + row["head"].dump() + row["recipe"].get<std::string>()[0] + " ";
   }
   CHECK(order == "o0e o0i o1e o1i onulle onulli t0e t0i t1e t1i tnulle tnulli ");
   CHECK(result.bad.empty());

@@ -23,8 +23,8 @@ TEST_CASE("run --json has the contract's keys, provenance, and a summary") {
   CHECK(outcome.err.empty());
   const nlohmann::json document = json_of(outcome);
   REQUIRE(document["rows"].size() == 12);
-  for (const char* key : {"call", "batch", "head", "recipe", "output", "cos_sim", "rel_l1", "rmse", "max_abs", "max_ulp",
-                          "nan_count", "inf_count", "first_bad"}) {
+  for (const char* key : {"call", "batch", "head", "recipe", "output", "cos_sim", "rel_l1", "rmse", "max_abs",
+                          "max_ulp", "nan_count", "inf_count", "first_bad"}) {
     CHECK(document["rows"][0].contains(key));
   }
   CHECK(document["rows"][0]["call"] == "layer_00");
@@ -45,7 +45,8 @@ TEST_CASE("rows are the same bytes with 1 and 2 threads") {
   const ScratchFolder folder;
   write_tiny_dump(folder / "a.h5", {"layer_00", "layer_01"}, {2, 4, 2, 50, 16});
   const auto rows = [&](const char* threads) {
-    const std::string text = run(folder, "run " + folder / "a.h5" + " --recipe sage2-4b --json --threads " + threads).out;
+    const std::string text =
+        run(folder, "run " + folder / "a.h5" + " --recipe sage2-4b --json --threads " + threads).out;
     return text.substr(text.find("\"rows\""));
   };
   const std::string one = rows("1");
@@ -58,7 +59,8 @@ TEST_CASE("run takes several files and a folder, filters, and overrides that sho
   std::filesystem::create_directories(folder / "dumps");
   write_tiny_dump(folder / "dumps/a.h5", {"layer_00", "layer_01"});
   write_tiny_dump(folder / "dumps/b.h5", {"layer_02"});
-  const std::string options = " --recipe sage2-4b --set pv_format=exact --set smoothing=none --heads 1:2 --calls '[02]$' --csv";
+  const std::string options =
+      " --recipe sage2-4b --set pv_format=exact --set smoothing=none --heads 1:2 --calls '[02]$' --csv";
   const Outcome folder_run = run(folder, "run " + folder / "dumps" + options);
   const Outcome file_run = run(folder, "run " + folder / "dumps/a.h5" + " " + folder / "dumps/b.h5" + options);
   REQUIRE(folder_run.status == 0);

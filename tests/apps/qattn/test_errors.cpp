@@ -116,7 +116,8 @@ TEST_CASE("A missing dataset, shapes that disagree and an unknown dtype are stat
   CHECK(has(dtype, "c/"));
 }
 
-TEST_CASE("An output that cannot be written is status 3: a folder that is a file, a device, /proc, a full or closed stdout") {
+TEST_CASE(
+    "An output that cannot be written is status 3: a folder that is a file, a device, /proc, a full or closed stdout") {
   const ScratchFolder folder;
   write_tiny_dump(folder / "a.h5", {"c"});
   const std::string run = "run " + folder / "a.h5" + " --recipe exact --json ";

@@ -16,8 +16,7 @@ int main(int argc, char** argv) {
     const qattn::MatrixD all = qattn::decode_matrix(tensor, 0, tensor.shape[0], tensor.shape[1]);
     return qattn::MatrixD(all.topRows(100));
   };
-  const qattn::attention::Problem problem{
-      values("q"), values("k"), values("v"), call.sm_scale, call.is_causal, {}, {}};
+  const qattn::attention::Problem problem{values("q"), values("k"), values("v"), call.sm_scale, call.is_causal, {}, {}};
   qattn::attention::Recipe recipe;
   qattn::attention::set(recipe, "qk_format", "int8");
   const qattn::MatrixF o = qattn::attention::run_recipe(problem, recipe, *call.q_format).o.cast<float>();
