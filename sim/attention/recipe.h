@@ -39,9 +39,17 @@ enum class Balance : std::uint8_t { none, smoothquant };
 struct OperandSpec {
   const format::Format* format = nullptr;
   quant::Granularity granularity = quant::Granularity::per_tensor;
+  std::string scale_rule = "amax";                      ///< quant/scale.h
+  const format::Format* scale_format = &format::kFP32;  ///< E4M3 for NVFP4, E8M0 for MX
+  bool global_scale = false;                            ///< NVFP4's second, per-tensor FP32 scale
 
   bool exact() const { return format == nullptr; }
   bool scaled() const { return format != nullptr && format->bits < 16; }
+  bool integer() const { return format != nullptr && format->specials == format::Specials::integer; }
+  /// A scale varies along the axis that the matrix product sums over.
+  bool micro_scaled() const {
+    return scaled() && (granularity == quant::Granularity::block_1x16 || granularity == quant::Granularity::block_1x32);
+  }
 };
 
 /// Fields are in the order of the pipeline; recipe_keys() documents each as users see it.
@@ -62,14 +70,11 @@ struct Recipe {
   OperandSpec q;
   OperandSpec k;
   OperandSpec v;
-  /// P's scale is static: the row max of P is 1, so `p_scale` maps it to the top of the format.
-  const format::Format* p_format = nullptr;
+  /// P's scale is static (the row max of P is 1, so `p_scale` maps it to the top of the format) unless micro-scaled.
+  OperandSpec p;
   double p_scale = 0.0;  ///< 0: the largest code of P's format (448, 57344, 127, 7); 1 where P is cast without a scale
 
-  std::string scale_rule = "amax";                      ///< of Q, K and V (quant/scale.h)
-  const format::Format* scale_format = &format::kFP32;  ///< E4M3 for NVFP4, E8M0 for MX
-  bool global_scale = false;                            ///< NVFP4's second, per-tensor FP32 scale
-  bool round_half_away = false;                         ///< INT codes of Q and K: half away from zero (released kernels)
+  bool round_half_away = false;  ///< INT codes of Q and K: half away from zero (released kernels)
   quant::ZeroScale zero_scale = quant::ZeroScale::one;
 
   int q_block = 128;  ///< query rows of a tile; also the Q blocks that smoothing and per-block groups use
@@ -97,8 +102,8 @@ struct RecipeKey {
   std::string_view name;
   std::string_view values;  ///< what may be given
   std::string_view help;
-  void (*set)(Recipe& recipe, std::string_view value);   ///< throws Error(usage) that says what may be given
-  std::string (*get)(const Recipe& recipe);              ///< nullptr: a shorthand that sets several keys
+  void (*set)(Recipe& recipe, std::string_view value);  ///< throws Error(usage) that says what may be given
+  std::string (*get)(const Recipe& recipe);             ///< nullptr: a shorthand that sets several keys
 };
 
 /// Every key, in the order of the pipeline. Shorthands (`qk_format`, `pv_format`, `granularity`, `tiling`) have no get.

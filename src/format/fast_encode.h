@@ -1,4 +1,4 @@
-// The fast twin of encode(float): 32-bit integers, constants worked out once a format and policy, almost no branches.
+// The fast twin of encode(float): 32-bit integers, constants worked out once a format and policy, no branches.
 #pragma once
 
 #include <algorithm>
@@ -9,8 +9,8 @@
 
 namespace qattn::format {
 
-/// Whether FastEncoder knows the conversion: signed floats of at most 22 mantissa bits and integers of at most 8 bits,
-/// every rounding but stochastic.
+/// Whether FastEncoder knows the conversion: signed floats of at most 8 exponent and 22 mantissa bits and integers of
+/// at most 8 bits, every rounding but stochastic.
 constexpr bool has_fast_encoder(const Format& format, Rounding rounding) {
   const bool narrow =
       format.specials == Specials::integer ? format.bits <= 8 : format.exponent_bits <= 8 && format.mantissa_bits <= 22;
@@ -18,57 +18,75 @@ constexpr bool has_fast_encoder(const Format& format, Rounding rounding) {
 }
 
 /// encode(format, x, {rounding, overflow, subnormals}) for float x, the same bits. Only where has_fast_encoder().
+/// About 40 integer operations, none of them data-dependent, so a loop over it vectorises where the target has
+/// shifts by variable counts.
 template <Rounding rounding>
 class FastEncoder {
  public:
-  FastEncoder(const Format& format, Overflow overflow, Subnormals subnormals)
-      : is_integer_(format.specials == Specials::integer),
-        mantissa_bits_(is_integer_ ? kIntegerBits : format.mantissa_bits),
-        least_exponent_(kBias + (is_integer_ ? kIntegerBits : 1 - format.bias)),
-        sign_(static_cast<std::uint32_t>(sign_mask(format))),
-        mask_(static_cast<std::uint32_t>(sign_mask(format) | magnitude_mask(format))),
-        max_finite_(static_cast<std::uint32_t>(max_finite_code(format))),
-        least_kept_(subnormals == Subnormals::flush && has_subnormals(format)
-                        ? static_cast<std::uint32_t>(min_normal_code(format))
-                        : 0),
-        has_negative_zero_(format.specials != Specials::nan_neg_zero) {
+  FastEncoder(const Format& format, Overflow overflow, Subnormals subnormals) {
+    const bool integer = format.specials == Specials::integer;
+    mantissa_bits_ = integer ? kIntegerBits : format.mantissa_bits;
+    least_exponent_ = kBias + (integer ? kIntegerBits : 1 - format.bias);
+    code_mask_ = narrow(sign_mask(format) | magnitude_mask(format));
+    if (subnormals == Subnormals::flush && has_subnormals(format)) least_kept_ = narrow(min_normal_code(format));
+    if (format.specials == Specials::nan_neg_zero) no_zero_ = narrow(sign_mask(format));
     const Policy policy{rounding, overflow, subnormals};
-    for (std::uint32_t negative : {0u, 1u}) {
-      overflowed_[negative] = plain(format, negative << 31 | kLargest, policy);
-      infinite_[negative] = plain(format, negative << 31 | kInf, policy);
-    }
     nan_ = plain(format, kInf + 1, policy);
+    positive_ = side(format, 0, policy);
+    negative_ = side(format, 1, policy);
+    if (integer) ++negative_.max_finite;
+    negative_.flip = integer ? code_mask_ : narrow(sign_mask(format));
+    negative_.add = integer ? 1 : 0;
   }
 
   std::uint32_t operator()(float x) const {
     const std::uint32_t bits = std::bit_cast<std::uint32_t>(x);
-    const std::uint32_t negative = bits >> 31;
+    const std::uint32_t negative = mask(bits >> 31 != 0);
     const std::uint32_t absolute = bits & (kInf | kMantissa);
-    if (absolute >= kInf) return absolute == kInf ? infinite_[negative] : nan_;
     const std::uint32_t magnitude = round(absolute, negative);
-    if (is_integer_) return twos_complement(magnitude, negative);
-    if (magnitude > max_finite_) return overflowed_[negative];
-    const std::uint32_t kept = magnitude < least_kept_ ? 0 : magnitude;
-    return kept | (negative != 0 && (kept != 0 || has_negative_zero_) ? sign_ : 0);
+    const std::uint32_t kept = magnitude & mask(magnitude >= least_kept_);
+    std::uint32_t code = ((kept ^ (negative_.flip & negative)) + (negative_.add & negative)) & code_mask_;
+    code &= mask(code != no_zero_);
+    const std::uint32_t most = select(negative, negative_.max_finite, positive_.max_finite);
+    code = select(mask(magnitude > most), select(negative, negative_.overflow, positive_.overflow), code);
+    code = select(mask(absolute == kInf), select(negative, negative_.infinite, positive_.infinite), code);
+    return select(mask(absolute > kInf), nan_, code);
   }
 
  private:
   static constexpr int kBias = 127;
-  /// Integers are the subnormals of a float with steps of 1 below 2^kIntegerBits; larger x is beyond their range.
-  static constexpr int kIntegerBits = 8;
   static constexpr std::uint32_t kMantissa = 0x7FFFFF;
   static constexpr std::uint32_t kInf = 0x7F800000;
   static constexpr std::uint32_t kLargest = kInf - 1;  ///< FLT_MAX; overflows wherever a finite x does
+  /// Integers are the subnormals of a float with steps of 1 below 2^kIntegerBits; larger x is beyond their range.
+  static constexpr int kIntegerBits = 8;
 
-  static std::uint32_t plain(const Format& format, std::uint32_t x, const Policy& policy) {
-    return static_cast<std::uint32_t>(encode(format, std::bit_cast<float>(x), policy));
+  /// What depends on the sign of x. `flip` and `add` make a magnitude's code that of the negative number.
+  struct Side {
+    std::uint32_t max_finite = 0, overflow = 0, infinite = 0, flip = 0, add = 0;
+  };
+
+  /// Choices as masks: GCC makes branches of the conditional operator here and then does not vectorise.
+  static std::uint32_t mask(bool condition) { return ~std::uint32_t{condition} + 1; }
+  static std::uint32_t select(std::uint32_t mask, std::uint32_t yes, std::uint32_t no) {
+    return (yes & mask) | (no & ~mask);
   }
 
-  /// The magnitude's code with an unbounded exponent. A float's own exponent field can be at most 254 and the shift is
-  /// held at 25, where the kept bits are 0 and what is cut off is below one half, as it is for every larger shift.
+  static std::uint32_t narrow(std::uint64_t code) { return static_cast<std::uint32_t>(code); }
+  static std::uint32_t plain(const Format& format, std::uint32_t x, const Policy& policy) {
+    return narrow(encode(format, std::bit_cast<float>(x), policy));
+  }
+
+  static Side side(const Format& format, std::uint32_t sign, const Policy& policy) {
+    return {narrow(max_finite_code(format)), plain(format, sign << 31 | kLargest, policy),
+            plain(format, sign << 31 | kInf, policy)};
+  }
+
+  /// The magnitude's code with an unbounded exponent. The shift is held at 25, where the kept bits are 0 and what is
+  /// cut off is below one half, as it is for every larger shift.
   std::uint32_t round(std::uint32_t absolute, std::uint32_t negative) const {
     const int field = static_cast<int>(absolute >> 23);
-    const std::uint32_t significand = (absolute & kMantissa) | (field != 0 ? kMantissa + 1 : 0);
+    const std::uint32_t significand = (absolute & kMantissa) | (mask(field != 0) & (kMantissa + 1));
     const int exponent = std::max(field, 1);
     const int target = std::max(exponent, least_exponent_);
     const int shift = std::min(23 - mantissa_bits_ + target - exponent, 25);
@@ -78,26 +96,21 @@ class FastEncoder {
 
   /// What to add before the cut so that the cut rounds.
   static std::uint32_t increment(std::uint32_t significand, int shift, std::uint32_t negative) {
-    const std::uint32_t half = std::uint32_t{1} << (shift - 1);
-    const std::uint32_t all = (half - 1) | half;
-    if constexpr (rounding == Rounding::nearest_even) return half - 1 + (significand >> shift & 1);
-    if constexpr (rounding == Rounding::nearest_away) return half;
-    if constexpr (rounding == Rounding::up) return negative != 0 ? 0 : all;
-    if constexpr (rounding == Rounding::down) return negative != 0 ? all : 0;
+    const std::uint32_t all = (std::uint32_t{1} << shift) - 1;
+    if constexpr (rounding == Rounding::nearest_even) return (all >> 1) + (significand >> shift & 1);
+    if constexpr (rounding == Rounding::nearest_away) return (all >> 1) + 1;
+    if constexpr (rounding == Rounding::up) return all & ~negative;
+    if constexpr (rounding == Rounding::down) return all & negative;
     return 0;
   }
 
-  std::uint32_t twos_complement(std::uint32_t magnitude, std::uint32_t negative) const {
-    const std::uint32_t clamped = std::min(magnitude, max_finite_ + negative);
-    return (negative != 0 ? ~clamped + 1 : clamped) & mask_;
-  }
-
-  bool is_integer_;
-  int mantissa_bits_;
-  int least_exponent_;
-  std::uint32_t sign_, mask_, max_finite_, least_kept_, nan_;
-  std::uint32_t overflowed_[2], infinite_[2];
-  bool has_negative_zero_;
+  int mantissa_bits_ = 0;
+  int least_exponent_ = 0;
+  std::uint32_t code_mask_ = 0;
+  std::uint32_t least_kept_ = 0;               ///< smaller magnitudes are flushed
+  std::uint32_t no_zero_ = ~std::uint32_t{0};  ///< the code of -0 where the format has no -0
+  std::uint32_t nan_ = 0;
+  Side positive_, negative_;
 };
 
 }  // namespace qattn::format

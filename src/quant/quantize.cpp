@@ -120,8 +120,7 @@ Factors static_factors(const QuantizerSpec& spec, const GroupMap& groups) {
 Factors group_factors(const QuantizerSpec& spec, const GroupMap& groups, const std::vector<std::int32_t>& amax,
                       QuantStats& stats) {
   const std::vector<bool> used = groups_with_elements(groups);
-  Factors result{std::vector<float>(amax.size()), std::vector<float>(amax.size()),
-                 spec.scaling == Scaling::reciprocal};
+  Factors result{std::vector<float>(amax.size()), std::vector<float>(amax.size()), spec.scaling == Scaling::reciprocal};
   for (std::size_t g = 0; g < amax.size(); ++g) {
     const float exact = spec.rule->scale(std::bit_cast<float>(amax[g]), range_of(spec));
     float scale = exact == 0 ? 0.0f : round_scale(exact, *spec.scale_format);
@@ -230,7 +229,8 @@ void quantize_elements(MatrixView<float> x, const QuantizerSpec& spec, const Fac
     const float* factor = factors.factors.data() + result.groups.row_base(r);
     for (std::size_t c = 0; c < columns; ++c) row_factors[c] = factor[offsets[c]];
     for (std::size_t c = 0; c < bits.size(); ++c)
-      bits[c] = static_cast<std::uint32_t>(random_bits(spec.seed, 0, static_cast<std::uint64_t>(r) * columns + c) >> 32);
+      bits[c] =
+          static_cast<std::uint32_t>(random_bits(spec.seed, 0, static_cast<std::uint64_t>(r) * columns + c) >> 32);
     const Row row{{x.row(r).data(), columns}, row_factors, {result.codes.row(r).data(), columns}, bits};
     const Lost lost = row_of(*spec.format, spec.rounding, row);
     result.stats.saturated += lost.saturated;

@@ -37,9 +37,9 @@ struct QuantizerSpec {
   ZeroScale zero_scale = ZeroScale::one;
   /// No statistics are taken: y = RN(x * m) and every scale is RN(1 / m), e.g. 448 or 127 for P in [0, 1].
   std::optional<float> static_multiplier = std::nullopt;
-  /// A second, coarser level of f32 scales: outer = RN(amax / RN(largest scale * range)) over these groups (1 where that
-  /// is zero); x becomes RN(x / outer) before everything else. per_tensor: NVFP4's global scale; per_token on a tile
-  /// of P: SageAttention3's two-level P.
+  /// A second, coarser level of f32 scales: outer = RN(amax / RN(largest scale * range)) over these groups (1 where
+  /// that is zero); x becomes RN(x / outer) before everything else. per_tensor: NVFP4's global scale; per_token on a
+  /// tile of P: SageAttention3's two-level P.
   std::optional<Granularity> outer = std::nullopt;
   /// Stochastic rounding takes its bits from this seed and the element's position.
   std::uint64_t seed = 0;
@@ -67,7 +67,7 @@ struct QuantStats {
 
 struct Quantized {
   const format::Format* format = nullptr;
-  MatrixCodes codes;          ///< [rows, columns]; integers are two's complement in the low bits
+  MatrixCodes codes;  ///< [rows, columns]; integers are two's complement in the low bits
   GroupMap groups;
   std::vector<float> scales;  ///< one a group; groups without elements have the scale of amax = 0
   const format::Format* scale_format = nullptr;

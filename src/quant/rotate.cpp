@@ -58,7 +58,7 @@ MatrixF rotate(MatrixView<float> x, const RotationSpec& spec) {
   MatrixF rotated(x.rows(), x.cols());
   std::vector<double> row(channels);
   for (std::int64_t r = 0; r < x.rows(); ++r) {
-    for (std::size_t c = 0; c < channels; ++c) row[c] = double{x(r, static_cast<std::int64_t>(c))};
+    for (std::size_t c = 0; c < channels; ++c) row[c] = static_cast<double>(x(r, static_cast<std::int64_t>(c)));
     for (int round = 0; round < spec.rounds; ++round) {
       for (std::size_t c = 0; c < channels; ++c)
         if (random_bits(spec.seed, static_cast<std::uint64_t>(round), c) >> 63) row[c] = -row[c];
@@ -77,13 +77,15 @@ std::vector<float> channel_amax(MatrixView<float> x) {
 std::vector<float> balance_factors(std::span<const float> q_amax, std::span<const float> k_amax, double alpha) {
   const FpEnvironment environment;
   if (!(alpha >= 0 && alpha <= 1) || q_amax.size() != k_amax.size())
-    throw Error(ErrorKind::usage, "SmoothQuant balance: alpha must lie in 0..1 and Q and K must have equally many "
-                                  "channels; alpha is " + std::to_string(alpha) + ", channels " +
-                                      std::to_string(q_amax.size()) + " and " + std::to_string(k_amax.size()));
+    throw Error(ErrorKind::usage,
+                "SmoothQuant balance: alpha must lie in 0..1 and Q and K must have equally many "
+                "channels; alpha is " +
+                    std::to_string(alpha) + ", channels " + std::to_string(q_amax.size()) + " and " +
+                    std::to_string(k_amax.size()));
   std::vector<float> factors(q_amax.size(), 1.0f);
   for (std::size_t c = 0; c < factors.size(); ++c)
     if (usable(q_amax[c]) && usable(k_amax[c]))
-      factors[c] = static_cast<float>(balance(double{q_amax[c]}, double{k_amax[c]}, alpha));
+      factors[c] = static_cast<float>(balance(static_cast<double>(q_amax[c]), static_cast<double>(k_amax[c]), alpha));
   return factors;
 }
 

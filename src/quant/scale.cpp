@@ -101,8 +101,8 @@ float round_scale(float scale, const format::Format& scale_format) {
 }
 
 std::uint32_t scale_code(float scale, const format::Format& scale_format) {
-  const format::Policy policy{
-      .overflow = std::isfinite(scale) ? format::Overflow::saturate : format::Overflow::inf_or_nan};
+  const format::Policy policy{.overflow =
+                                  std::isfinite(scale) ? format::Overflow::saturate : format::Overflow::inf_or_nan};
   return static_cast<std::uint32_t>(format::encode(scale_format, scale, policy));
 }
 

@@ -1,0 +1,75 @@
+// The two matrix products of attention under a chosen accumulator: which arithmetic a recipe's accumulator means for
+// its formats, and partial sums in it.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "attention/recipe.h"
+#include "mma/instruction.h"
+#include "mma/tile.h"
+#include "tensor/matrix.h"
+
+namespace qattn::attention {
+
+/// How a product of two stored operands is summed.
+struct Accumulator {
+  enum class Kind : std::uint8_t {
+    exact,        ///< f64 sums in ascending order: exact for the narrow formats, rounded once when read
+    integer,      ///< integer codes: exact, as every integer instruction is before it wraps
+    f32,          ///< each product and each addition rounded to f32, ascending
+    instruction,  ///< a tensor-core instruction, chained through its accumulator
+  };
+  Kind kind = Kind::exact;
+  const mma::Instruction* instruction = nullptr;  ///< kind instruction; or the integer one that it stands for
+
+  /// Elements of the contraction axis that one step takes; 0: there are no steps.
+  std::int64_t step() const { return kind == Kind::instruction ? instruction->k : 0; }
+};
+
+/// What `name` ("exact", "f32", "sm90.wgmma", "sm80.mma.f16") means for operands a and b. Operands that are exact or
+/// micro-scaled have no codes that an instruction of this table takes with one scale: their sums are exact. Throws
+/// Error(usage) when the family has no instruction for the formats, or is unknown.
+Accumulator resolve_accumulator(std::string_view name, const OperandSpec& a, const OperandSpec& b);
+
+/// For people: "exact sums", or the instruction's name and its evidence.
+std::string describe(const Accumulator& accumulator);
+
+/// One side of a product, prepared for an accumulator. The left side is [M, K]; the right side is [K, N].
+struct Side {
+  MatrixF floats;                       ///< kinds f32 and integer
+  MatrixD doubles;                      ///< kind exact
+  std::optional<mma::Operand> operand;  ///< kind instruction; the right side transposed, [N, K]
+};
+
+/// From values (exact, micro-scaled or plain operands).
+Side left_side(const Accumulator& accumulator, MatrixView<double> values);
+Side right_side(const Accumulator& accumulator, MatrixView<double> values);
+/// From codes of `format`.
+Side left_side(const Accumulator& accumulator, const format::Format& format, MatrixView<std::uint32_t> codes);
+Side right_side(const Accumulator& accumulator, const format::Format& format, MatrixView<std::uint32_t> codes);
+
+/// A partial sum C [M, N] held as the accumulator holds it.
+class PartialSum {
+ public:
+  PartialSum(const Accumulator& accumulator, std::int64_t rows, std::int64_t columns);
+  void clear();
+  /// C += a[:, first:last] b[first:last, :].
+  void add(const Side& a, const Side& b, std::int64_t first, std::int64_t last);
+  /// C as numbers, [M, N]; kind exact is rounded to f32 here when Real is float.
+  template <class Real>
+  void read(Matrix<Real>& values) const;
+  /// Row `row` times `factor`: an f32 product, rounded to the accumulator's register format (an FP16 accumulator rounds
+  /// the factor to FP16 first).
+  void rescale_row(std::int64_t row, double factor);
+
+ private:
+  Accumulator accumulator_;
+  MatrixF floats_;
+  MatrixD doubles_;
+  MatrixCodes codes_;
+};
+
+}  // namespace qattn::attention

@@ -1,0 +1,344 @@
+// The order of operations, for one tile of q_block queries against all tiles of k_block keys. "RN" rounds to nearest-
+// even in the softmax type (f32, or f64). Nothing is fused.
+//
+//  1. s = q . k in the QK accumulator, over head_dim ascending, from zero.
+//  2. s = RN(s * RN(q_scale * k_scale)), scaled operands only.
+//  3. s = RN(s + correction), smoothed Q only.
+//  4. x = RN(s * c), c = RN(sm_scale * log2(e)); x = RN(x + RN(mask * log2(e))) with an additive mask; hidden keys
+//  -Inf.
+//  5. m' = max(m, x over the tile); osc = exp2(RN(m - m')); p = exp2(RN(x - m')). A row that has seen no key keeps
+//     m' = -Inf, and subtracts 0.
+//  6. l = RN(RN(l * osc) + t), t the sum of the tile's p from zero, keys ascending (of their codes, if row_sum says
+//  so).
+//  7. P's codes: RN(p * p_scale) to f32, then to the format, nearest-even and saturating; formats that are cast: p.
+//  8. O = RN(O * osc), and a pending partial sum R likewise; R continues over the tile's keys in the PV accumulator;
+//     wherever the promotion interval ends, O = RN(O + R) and R starts from zero (with V's scale of the block in
+//     between, R = RN(R * v_scale), where V has one scale a block).
+//  9. After the last tile: o = RN(RN(O / l) * RN(v_scale / p_scale)), o = RN(o + v_mean), then O's format.
+//
+// A key hidden in a tile that is visited has p = 0 and still meets V, as in every kernel: a NaN there shows.
+#include "attention/pipeline.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "attention/contraction.h"
+#include "attention/operands.h"
+#include "base/elementary.h"
+#include "base/error.h"
+#include "base/fp_environment.h"
+#include "format/encode.h"
+#include "quant/quantize.h"
+#include "scalar/span.h"
+
+namespace qattn::attention {
+namespace {
+
+constexpr double kLog2E = 0x1.71547652B82FEp+0;
+constexpr double kLn2 = 0x1.62E42FEFA39EFp-1;
+
+void apply_exp2(Exp2 kind, std::span<float> x) {
+  switch (kind) {
+    case Exp2::exact:
+      return elementary::exp2_float(x, x);
+    case Exp2::mufu:
+      return scalar::ex2_approx_ftz(x, x);
+    case Exp2::fa4_poly:
+      return scalar::ex2_fa4_poly(x, x);
+  }
+}
+
+void apply_exp2(Exp2, std::span<double> x) {
+  for (double& value : x) value = elementary::exp2(value);
+}
+
+/// One head under one recipe; Real is the softmax type.
+template <class Real>
+class Head {
+ public:
+  Head(const Problem& problem, const Recipe& recipe, const format::Format& o_format)
+      : problem_(problem),
+        recipe_(recipe),
+        o_format_(o_format),
+        operands_(prepare_operands(problem, recipe)),
+        qk_(resolve_accumulator(recipe.qk_accumulator, recipe.q, recipe.k)),
+        pv_(resolve_accumulator(recipe.accumulator, recipe.p, recipe.v)),
+        logit_scale_(static_cast<Real>(problem.sm_scale * kLog2E)),
+        p_scale_(static_cast<Real>(resolved_p_scale(recipe))) {
+    prepare_keys();
+    prepare_output_factors();
+  }
+
+  Output run() {
+    const std::int64_t queries = problem_.q.rows();
+    Output output{MatrixD::Zero(queries, problem_.v.cols()), std::vector<double>(static_cast<std::size_t>(queries))};
+    for (std::int64_t first = 0; first < queries; first += recipe_.q_block) {
+      run_block(first, std::min<std::int64_t>(recipe_.q_block, queries - first), output);
+    }
+    return output;
+  }
+
+ private:
+  /// What the online softmax carries from tile to tile.
+  struct Running {
+    std::vector<Real> max;
+    std::vector<Real> sum;
+    std::vector<Real> rescale;  ///< osc of the tile in hand
+    Matrix<Real> o;
+    PartialSum partial;
+    std::int64_t pending = 0;  ///< steps in `partial` since it was last added to O; a whole tile where there are none
+  };
+
+  void prepare_keys() {
+    const std::int64_t keys = problem_.k.rows();
+    const auto tile = [](const Accumulator& accumulator, const Stored& stored, std::int64_t first, std::int64_t count,
+                         bool transpose) {
+      if (stored.coded()) {
+        const MatrixCodes codes = stored.codes.middleRows(first, count);
+        if (!transpose) return right_side(accumulator, *stored.format, codes);
+        return right_side(accumulator, *stored.format, MatrixCodes(codes.transpose()));
+      }
+      const MatrixD values = stored.values.middleRows(first, count);
+      return transpose ? right_side(accumulator, MatrixD(values.transpose())) : right_side(accumulator, values);
+    };
+    for (std::int64_t first = 0; first < keys; first += recipe_.k_block) {
+      const std::int64_t count = std::min<std::int64_t>(recipe_.k_block, keys - first);
+      k_tiles_.push_back(tile(qk_, operands_.k, first, count, true));
+      v_tiles_.push_back(tile(pv_, operands_.v, first, count, false));
+    }
+  }
+
+  void prepare_output_factors() {
+    for (Eigen::Index c = 0; c < problem_.v.cols(); ++c) {
+      const auto& scales = operands_.v.column_scale;
+      const Real scale = scales.empty() ? Real{1} : static_cast<Real>(scales[static_cast<std::size_t>(c)]);
+      output_factor_.push_back(scale / p_scale_);
+    }
+  }
+
+  void run_block(std::int64_t first, std::int64_t rows, Output& output) {
+    const auto count = static_cast<std::size_t>(rows);
+    Running running{std::vector<Real>(count, -std::numeric_limits<Real>::infinity()), std::vector<Real>(count, Real{0}),
+                    std::vector<Real>(count, Real{1}), Matrix<Real>::Zero(rows, problem_.v.cols()),
+                    PartialSum(pv_, rows, problem_.v.cols())};
+    const Side q = operands_.q.coded()
+                       ? left_side(qk_, *operands_.q.format, MatrixCodes(operands_.q.codes.middleRows(first, rows)))
+                       : left_side(qk_, MatrixD(operands_.q.values.middleRows(first, rows)));
+    const std::int64_t visible = problem_.visible_keys(first + rows - 1);
+    for (std::int64_t key = 0; key < visible; key += recipe_.k_block) {
+      const auto tile = static_cast<std::size_t>(key / recipe_.k_block);
+      Matrix<Real> p = logits(first, rows, key, q, k_tiles_[tile]);
+      weights(p, running);
+      accumulate(p, key, v_tiles_[tile], running);
+    }
+    if (running.pending > 0) promote(0, running);
+    finish(first, running, output);
+  }
+
+  /// Steps 1 to 4.
+  Matrix<Real> logits(std::int64_t first, std::int64_t rows, std::int64_t key, const Side& q, const Side& k) const {
+    const std::int64_t keys = std::min<std::int64_t>(recipe_.k_block, problem_.k.rows() - key);
+    PartialSum sum(qk_, rows, keys);
+    sum.add(q, k, 0, problem_.q.cols());
+    Matrix<Real> x;
+    sum.read(x);
+    for (std::int64_t r = 0; r < rows; ++r) {
+      Real* row = x.data() + r * keys;
+      dequantize_row(first + r, key, keys, row);
+      if (operands_.correction.size() != 0) {
+        const float* correction =
+            operands_.correction.data() + (first / recipe_.q_block) * operands_.correction.cols() + key;
+        for (std::int64_t j = 0; j < keys; ++j) row[j] += static_cast<Real>(correction[j]);
+      }
+      for (std::int64_t j = 0; j < keys; ++j) row[j] *= logit_scale_;
+      if (problem_.mask) add_mask(first + r, key, keys, row);
+      const std::int64_t visible = std::clamp<std::int64_t>(problem_.visible_keys(first + r) - key, 0, keys);
+      std::fill(row + visible, row + keys, -std::numeric_limits<Real>::infinity());
+    }
+    return x;
+  }
+
+  void dequantize_row(std::int64_t query, std::int64_t key, std::int64_t keys, Real* row) const {
+    const auto& q_scale = operands_.q.row_scale;
+    const auto& k_scale = operands_.k.row_scale;
+    if (q_scale.empty() && k_scale.empty()) return;
+    const float left = q_scale.empty() ? 1.0F : q_scale[static_cast<std::size_t>(query)];
+    for (std::int64_t j = 0; j < keys; ++j) {
+      const float right = k_scale.empty() ? 1.0F : k_scale[static_cast<std::size_t>(key + j)];
+      row[j] *= static_cast<Real>(left * right);
+    }
+  }
+
+  void add_mask(std::int64_t query, std::int64_t key, std::int64_t keys, Real* row) const {
+    for (std::int64_t j = 0; j < keys; ++j) {
+      const double mask = (*problem_.mask)(query, key + j);
+      if (mask == -std::numeric_limits<double>::infinity()) {
+        row[j] = -std::numeric_limits<Real>::infinity();
+      } else {
+        row[j] += static_cast<Real>(mask * kLog2E);
+      }
+    }
+  }
+
+  /// Steps 5 and 6, but for a row sum of rounded P; `x` becomes p.
+  void weights(Matrix<Real>& x, Running& running) const {
+    for (Eigen::Index r = 0; r < x.rows(); ++r) {
+      const auto i = static_cast<std::size_t>(r);
+      Real* row = x.data() + r * x.cols();
+      Real max = running.max[i];
+      for (Eigen::Index j = 0; j < x.cols(); ++j) max = std::max(max, row[j]);
+      const bool unseen = max == -std::numeric_limits<Real>::infinity();
+      running.rescale[i] = unseen ? Real{0} : running.max[i] - max;
+      running.max[i] = max;
+      const Real subtracted = unseen ? Real{0} : max;
+      for (Eigen::Index j = 0; j < x.cols(); ++j) row[j] -= subtracted;
+    }
+    apply_exp2(recipe_.exp2, std::span<Real>(running.rescale));
+    apply_exp2(recipe_.exp2, std::span<Real>(x.data(), static_cast<std::size_t>(x.size())));
+    if (recipe_.row_sum == RowSum::unrounded) add_row_sums(x, running);
+  }
+
+  template <class T>
+  void add_row_sums(const Matrix<T>& p, Running& running) const {
+    for (Eigen::Index r = 0; r < p.rows(); ++r) {
+      const auto i = static_cast<std::size_t>(r);
+      Real tile_sum{0};
+      for (Eigen::Index j = 0; j < p.cols(); ++j) tile_sum += static_cast<Real>(p(r, j));
+      running.sum[i] = running.sum[i] * running.rescale[i] + tile_sum;
+    }
+  }
+
+  /// Step 7; the row sum too, where it adds rounded values.
+  Side stored_p(const Matrix<Real>& p, Running& running) const {
+    const OperandSpec& spec = recipe_.p;
+    if (spec.exact()) {
+      if (recipe_.row_sum == RowSum::rounded) add_row_sums(p, running);
+      return left_side(pv_, MatrixD(p.template cast<double>()));
+    }
+    const MatrixF values = p.template cast<float>();
+    if (spec.micro_scaled()) {
+      const MatrixF stored =
+          quant::dequantize(quant::quantize(values, quantizer_spec(recipe_, spec, quant::Operand::p)));
+      if (recipe_.row_sum == RowSum::rounded) add_row_sums(stored, running);
+      return left_side(pv_, MatrixD(stored.cast<double>()));
+    }
+    const MatrixCodes codes = spec.scaled() ? scaled_codes(values) : cast_codes(values, *spec.format);
+    if (recipe_.row_sum == RowSum::rounded) {
+      MatrixF stored(codes.rows(), codes.cols());
+      const auto size = static_cast<std::size_t>(codes.size());
+      format::decode_span(*spec.format, {codes.data(), size}, {stored.data(), size});
+      add_row_sums(stored, running);
+    }
+    return left_side(pv_, *spec.format, codes);
+  }
+
+  MatrixCodes scaled_codes(MatrixF p) const {
+    const auto scale = static_cast<float>(p_scale_);
+    for (Eigen::Index i = 0; i < p.size(); ++i) p.data()[i] *= scale;
+    MatrixCodes codes(p.rows(), p.cols());
+    const auto size = static_cast<std::size_t>(p.size());
+    format::encode_span(*recipe_.p.format, {p.data(), size}, format::Policy{}, {codes.data(), size});
+    return codes;
+  }
+
+  /// Step 8.
+  void accumulate(const Matrix<Real>& p, std::int64_t key, const Side& v, Running& running) const {
+    const Side left = stored_p(p, running);
+    for (Eigen::Index r = 0; r < p.rows(); ++r) {
+      const Real rescale = running.rescale[static_cast<std::size_t>(r)];
+      for (Eigen::Index c = 0; c < running.o.cols(); ++c) running.o(r, c) *= rescale;
+      if (running.pending > 0) running.partial.rescale_row(r, static_cast<double>(rescale));
+    }
+    const std::int64_t keys = p.cols();
+    // Where there are no steps, or the promotion is per tile, one slice is the tile.
+    const bool stepped = pv_.step() > 0 && recipe_.promotion > 0;
+    const std::int64_t interval = stepped ? recipe_.promotion : 1;
+    std::int64_t start = 0;
+    while (start < keys) {
+      const std::int64_t left_in_interval = stepped ? (interval - running.pending) * pv_.step() : keys;
+      const std::int64_t end = std::min(keys, start + left_in_interval);
+      running.partial.add(left, v, start, end);
+      running.pending += stepped ? (end - start + pv_.step() - 1) / pv_.step() : 1;
+      start = end;
+      if (promotes_every_tile() || (stepped && running.pending == interval)) promote(key, running);
+    }
+  }
+
+  /// An integer sum is exact only until it would be rescaled, so it never outlives a tile; other sums without steps
+  /// take any interval as one tile.
+  bool promotes_every_tile() const {
+    if (pv_.kind == Accumulator::Kind::integer || recipe_.promotion < 0) return true;
+    return pv_.step() == 0 && recipe_.promotion > 0;
+  }
+
+  void promote(std::int64_t key, Running& running) const {
+    Matrix<Real> partial;
+    running.partial.read(partial);
+    const auto& block_scale = operands_.v.row_scale;
+    const Real scale = block_scale.empty() ? Real{1} : static_cast<Real>(block_scale[static_cast<std::size_t>(key)]);
+    for (Eigen::Index i = 0; i < partial.size(); ++i) running.o.data()[i] += partial.data()[i] * scale;
+    running.partial.clear();
+    running.pending = 0;
+  }
+
+  /// Step 9. A row that has seen no key is zero.
+  void finish(std::int64_t first, const Running& running, Output& output) const {
+    for (Eigen::Index r = 0; r < running.o.rows(); ++r) {
+      const auto i = static_cast<std::size_t>(r);
+      const auto query = static_cast<std::size_t>(first + r);
+      if (running.max[i] == -std::numeric_limits<Real>::infinity() && running.sum[i] == Real{0}) {
+        output.lse[query] = -std::numeric_limits<double>::infinity();
+        continue;
+      }
+      // A sum of rounded codes is in units of 1 / p_scale.
+      const Real sum = recipe_.row_sum == RowSum::rounded ? running.sum[i] / p_scale_ : running.sum[i];
+      for (Eigen::Index c = 0; c < running.o.cols(); ++c) {
+        Real o = running.o(r, c) / sum * output_factor_[static_cast<std::size_t>(c)];
+        if (!operands_.v_mean.empty()) o += static_cast<Real>(operands_.v_mean[static_cast<std::size_t>(c)]);
+        output.o(first + r, c) = rounded_output(o);
+      }
+      const double shift = operands_.lse_shift.empty() ? 0.0 : problem_.sm_scale * operands_.lse_shift[query];
+      output.lse[query] =
+          static_cast<double>(running.max[i]) * kLn2 + elementary::log(static_cast<double>(sum)) + shift;
+    }
+  }
+
+  double rounded_output(Real o) const {
+    constexpr format::Policy to_nearest{format::Rounding::nearest_even, format::Overflow::inf_or_nan,
+                                        format::Subnormals::keep};
+    return format::decode(o_format_, format::encode(o_format_, o, to_nearest));
+  }
+
+  const Problem& problem_;
+  const Recipe& recipe_;
+  const format::Format& o_format_;
+  const Operands operands_;
+  const Accumulator qk_;
+  const Accumulator pv_;
+  const Real logit_scale_;
+  const Real p_scale_;
+  std::vector<Side> k_tiles_;
+  std::vector<Side> v_tiles_;
+  std::vector<Real> output_factor_;
+};
+
+}  // namespace
+
+Output run_recipe(const Problem& problem, const Recipe& recipe, const format::Format& input_format) {
+  const FpEnvironment environment;
+  check_shapes(problem);
+  validate(recipe);
+  const format::Format& o_format = recipe.o_format == nullptr ? input_format : *recipe.o_format;
+  if (recipe.softmax == Softmax::f64) return Head<double>(problem, recipe, o_format).run();
+  return Head<float>(problem, recipe, o_format).run();
+}
+
+Recipe with_exact_accumulators(const Recipe& recipe) {
+  Recipe exact = recipe;
+  exact.qk_accumulator = "exact";
+  exact.accumulator = "exact";
+  return exact;
+}
+
+}  // namespace qattn::attention
