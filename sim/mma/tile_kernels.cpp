@@ -1,0 +1,378 @@
+// The SIMD kernels, compiled once for each target.
+#include "mma/tile_kernels.h"
+
+#include <algorithm>
+#include <cstring>
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "mma/tile_kernels.cpp"
+#include <hwy/foreach_target.h>
+#include <hwy/highway.h>
+
+HWY_BEFORE_NAMESPACE();
+namespace qattn::mma::HWY_NAMESPACE {
+namespace {
+
+namespace hn = hwy::HWY_NAMESPACE;
+
+constexpr std::size_t kColumns = kTileColumns;
+/// The exponent that NaN and Inf accumulators are given: above kLargestFastExponent in every format.
+constexpr std::int32_t kSpecialExponent = 128;
+/// Below every exponent: a zero accumulator.
+constexpr std::int32_t kNoExponent = -30000;
+
+/// 2^exponent for lanes of int32, in the arithmetic's type.
+template <class D>
+HWY_INLINE hn::Vec<D> power_of_two(D d, hn::Vec<hn::Rebind<std::int32_t, D>> exponent) {
+  const hn::RebindToSigned<D> di;
+  if constexpr (sizeof(hn::TFromD<D>) == 4) {
+    return hn::BitCast(d, hn::ShiftLeft<23>(hn::Add(exponent, hn::Set(di, 127))));
+  } else {
+    return hn::BitCast(d, hn::ShiftLeft<52>(hn::Add(hn::PromoteTo(di, exponent), hn::Set(di, 1023))));
+  }
+}
+
+template <class D>
+HWY_INLINE hn::Vec<D> from_f32(D d, hn::Vec<hn::Rebind<float, D>> x) {
+  if constexpr (sizeof(hn::TFromD<D>) == 4) {
+    return x;
+  } else {
+    return hn::PromoteTo(d, x);
+  }
+}
+
+/// An exact sum as f32 rounded toward zero; with `sticky` to odd, so that a second rounding to f16 is the only one.
+template <class D>
+HWY_INLINE hn::Vec<hn::Rebind<std::int32_t, D>> to_f32_bits(D d, hn::Vec<D> x, bool sticky) {
+  const hn::Rebind<float, D> df;
+  const hn::Rebind<std::int32_t, D> di;
+  if constexpr (sizeof(hn::TFromD<D>) == 4) {
+    return hn::BitCast(di, x);
+  } else {
+    const auto rounded = hn::DemoteTo(df, x);
+    const auto bits = hn::BitCast(di, rounded);
+    if (!sticky) return bits;
+    const auto inexact = hn::Ne(hn::PromoteTo(d, rounded), x);
+    const auto odd = hn::IfThenElseZero(inexact, hn::Set(d, 1.0));
+    return hn::Or(bits, hn::DemoteTo(di, odd));
+  }
+}
+
+/// f32 bits rounded to the nearest f16, ties to even; a zero result is +0, overflow Inf.
+template <class DI>
+HWY_INLINE hn::Vec<DI> f16_from_f32_bits(DI di, hn::Vec<DI> bits) {
+  const hn::RebindToUnsigned<DI> du;
+  const auto magnitude = hn::BitCast(du, hn::And(bits, hn::Set(di, 0x7FFFFFFF)));
+  const auto one = hn::Set(du, 1u);
+  // Normal results: the exponent rebased, 13 mantissa bits rounded away.
+  const auto rebased = hn::Sub(magnitude, hn::Set(du, 0x38000000u));
+  const auto odd = hn::And(hn::ShiftRight<13>(rebased), one);
+  const auto normal =
+      hn::Min(hn::ShiftRight<13>(hn::Add(rebased, hn::Add(odd, hn::Set(du, 0xFFFu)))), hn::Set(du, 0x7C00u));
+  // Subnormal results: the significand in units of 2^-24.
+  const auto significand = hn::Or(hn::And(magnitude, hn::Set(du, 0x7FFFFFu)), hn::Set(du, 0x800000u));
+  const auto exponent = hn::ShiftRight<23>(magnitude);
+  const auto shift =
+      hn::Min(hn::Max(hn::Sub(hn::Set(du, 126u), hn::Min(exponent, hn::Set(du, 112u))), one), hn::Set(du, 31u));
+  const auto last = hn::And(hn::Shr(significand, shift), one);
+  const auto below_half = hn::Sub(hn::Shl(one, hn::Sub(shift, one)), one);
+  const auto subnormal = hn::Shr(hn::Add(significand, hn::Add(below_half, last)), shift);
+  const auto is_normal = hn::Gt(hn::BitCast(di, magnitude), hn::Set(di, 0x387FFFFF));
+  const auto code = hn::IfThenElse(hn::RebindMask(du, is_normal), normal, subnormal);
+  const auto sign = hn::BitCast(du, hn::And(hn::ShiftRight<16>(bits), hn::Set(di, 0x8000)));
+  return hn::BitCast(di, hn::IfThenZeroElse(hn::Eq(code, hn::Zero(du)), hn::Or(code, sign)));
+}
+
+/// An accumulator's exponent (kNoExponent for zero, kSpecialExponent for NaN and Inf) and its value as f32 bits.
+struct Accumulator {
+  template <class DI>
+  static HWY_INLINE hn::Vec<DI> exponent(DI di, hn::Vec<DI> code, bool half) {
+    const auto magnitude = hn::And(code, hn::Set(di, half ? 0x7FFF : 0x7FFFFFFF));
+    const auto field = half ? hn::ShiftRight<10>(magnitude) : hn::ShiftRight<23>(magnitude);
+    const auto biased = hn::Sub(hn::Max(field, hn::Set(di, 1)), hn::Set(di, half ? 15 : 127));
+    const auto special = hn::Eq(field, hn::Set(di, half ? 31 : 255));
+    const auto nonzero = hn::IfThenElse(special, hn::Set(di, kSpecialExponent), biased);
+    return hn::IfThenElse(hn::Eq(magnitude, hn::Zero(di)), hn::Set(di, kNoExponent), nonzero);
+  }
+
+  template <class DI>
+  static HWY_INLINE hn::Vec<hn::Rebind<float, DI>> value(DI di, hn::Vec<DI> code, bool half) {
+    const hn::Rebind<float, DI> df;
+    if (!half) return hn::BitCast(df, code);
+    const auto magnitude = hn::And(code, hn::Set(di, 0x7FFF));
+    const auto rebased = hn::Add(hn::ShiftLeft<13>(magnitude), hn::Set(di, 112 << 23));
+    const auto is_special = hn::Gt(magnitude, hn::Set(di, 0x7BFF));
+    const auto normal = hn::Add(rebased, hn::And(hn::VecFromMask(di, is_special), hn::Set(di, 112 << 23)));
+    const auto subnormal = hn::Mul(hn::ConvertTo(df, magnitude), hn::Set(df, 0x1p-24f));
+    const auto is_normal = hn::Gt(magnitude, hn::Set(di, 0x3FF));
+    const auto bits = hn::IfThenElse(is_normal, normal, hn::BitCast(di, subnormal));
+    const auto sign = hn::ShiftLeft<16>(hn::And(code, hn::Set(di, 0x8000)));
+    return hn::BitCast(df, hn::Or(bits, sign));
+  }
+};
+
+/// The largest product exponent of each column.
+template <class E>
+HWY_INLINE void largest_exponents(const E* HWY_RESTRICT a, const E* HWY_RESTRICT b, std::size_t depth,
+                                  E* HWY_RESTRICT largest) {
+  const hn::CappedTag<E, kColumns / 2> d;
+  for (std::size_t j = 0; j < kColumns; j += hn::Lanes(d)) {
+    auto e_max = hn::Set(d, static_cast<E>(2 * kZeroMark<E>));
+    for (std::size_t k = 0; k < depth; ++k) {
+      e_max = hn::Max(e_max, hn::Add(hn::Set(d, a[k]), hn::Load(d, b + k * kColumns + j)));
+    }
+    hn::Store(e_max, d, largest + j);
+  }
+}
+
+/// e_max of `Lanes(d)` columns from column j on, C and the floor among them.
+template <class D, class E>
+HWY_INLINE hn::Vec<hn::Rebind<std::int32_t, D>> align_exponent(D /*d*/, const E* largest, const std::uint32_t* c,
+                                                               bool half, int floor) {
+  const hn::Rebind<std::int32_t, D> di;
+  const hn::Rebind<E, D> de;
+  const auto code = hn::Load(di, reinterpret_cast<const std::int32_t*>(c));
+  const auto products = hn::PromoteTo(di, hn::Load(de, largest));
+  return hn::Max(hn::Max(products, hn::Set(di, floor)), Accumulator::exponent(di, code, half));
+}
+
+/// Saves a row of c and marks its columns when the plain path has to compute some of them.
+template <class DI>
+HWY_INLINE void mark_plain(DI di, const std::int32_t* HWY_RESTRICT e_max, const std::uint32_t* HWY_RESTRICT c,
+                           std::uint64_t* HWY_RESTRICT plain, std::uint32_t* HWY_RESTRICT saved) {
+  auto any = hn::Load(di, e_max);
+  for (std::size_t j = hn::Lanes(di); j < kColumns; j += hn::Lanes(di)) any = hn::Max(any, hn::Load(di, e_max + j));
+  if (*plain == 0 && hn::AllFalse(di, hn::Gt(any, hn::Set(di, kLargestFastExponent)))) return;
+  for (std::size_t j = 0; j < kColumns; ++j) {
+    if (e_max[j] > kLargestFastExponent) *plain |= std::uint64_t{1} << j;
+  }
+  if (saved != nullptr) std::memcpy(saved, c, kColumns * sizeof(*c));
+}
+
+/// Turns the difference of the two accumulators into codes and stores them.
+template <class D>
+HWY_INLINE void store_codes(D d, hn::Vec<D> sum, bool half, std::uint32_t output_mask, std::uint32_t* c) {
+  const hn::Rebind<std::int32_t, D> di;
+  auto bits = to_f32_bits(d, sum, half);
+  if (half) {
+    bits = f16_from_f32_bits(di, bits);
+  } else {
+    bits = hn::And(bits, hn::Set(di, static_cast<std::int32_t>(output_mask)));
+    const auto zero = hn::Eq(hn::Add(bits, bits), hn::Zero(di));  // -0 too
+    bits = hn::IfThenZeroElse(zero, bits);
+  }
+  hn::Store(bits, di, reinterpret_cast<std::int32_t*>(c));
+}
+
+template <class T, class E>
+HWY_INLINE void fused_pass(const FusedPass<T, E>& pass) {
+  const hn::CappedTag<T, 16> d;
+  const hn::Rebind<std::int32_t, decltype(d)> di;
+  const std::size_t lanes = hn::Lanes(d);
+  const bool half = pass.type == AccumulatorType::f16;
+  const int start = (sizeof(T) == 4 ? 23 : 52) - pass.fraction_bits;
+  HWY_ALIGN E largest[kColumns];
+  HWY_ALIGN std::int32_t e_max[kColumns];
+  for (std::size_t row = 0; row < pass.rows; ++row) {
+    const T* HWY_RESTRICT a = pass.a + row * pass.a_stride;
+    const std::uint8_t* HWY_RESTRICT offset = pass.a_offset + row * pass.a_stride;
+    std::uint32_t* HWY_RESTRICT c = pass.c + row * kColumns;
+    largest_exponents(pass.a_exponent + row * pass.a_stride, pass.b_exponent, pass.depth, largest);
+    for (std::size_t j = 0; j < kColumns; j += lanes) {
+      hn::Store(align_exponent(d, largest + j, c + j, half, pass.exponent_floor), di, e_max + j);
+    }
+    mark_plain(di, e_max, c, pass.plain + row, pass.saved == nullptr ? nullptr : pass.saved + row * kColumns);
+    for (std::size_t j = 0; j < kColumns; j += 4 * lanes) {
+      const auto begin = [&](std::size_t i) {
+        const auto exponent = hn::Min(hn::Load(di, e_max + j + i * lanes), hn::Set(di, kLargestFastExponent));
+        return power_of_two(d, hn::Add(exponent, hn::Set(di, start)));
+      };
+      const auto accumulator = [&](std::size_t i) {
+        const auto code = hn::Load(di, reinterpret_cast<const std::int32_t*>(c) + j + i * lanes);
+        return from_f32(d, Accumulator::value(di, code, half));
+      };
+      const auto zero = hn::Zero(d);
+      auto p0 = hn::Add(begin(0), hn::Max(accumulator(0), zero));
+      auto p1 = hn::Add(begin(1), hn::Max(accumulator(1), zero));
+      auto p2 = hn::Add(begin(2), hn::Max(accumulator(2), zero));
+      auto p3 = hn::Add(begin(3), hn::Max(accumulator(3), zero));
+      auto n0 = hn::Add(begin(0), hn::Max(hn::Neg(accumulator(0)), zero));
+      auto n1 = hn::Add(begin(1), hn::Max(hn::Neg(accumulator(1)), zero));
+      auto n2 = hn::Add(begin(2), hn::Max(hn::Neg(accumulator(2)), zero));
+      auto n3 = hn::Add(begin(3), hn::Max(hn::Neg(accumulator(3)), zero));
+      const T* HWY_RESTRICT b = pass.b + j;
+      for (std::size_t k = 0; k < pass.depth; ++k, b += 2 * kColumns) {
+        const auto x = hn::Set(d, a[k]);
+        const T* HWY_RESTRICT positive = b + offset[k];
+        const T* HWY_RESTRICT negative = b + (kColumns - offset[k]);
+        p0 = hn::MulAdd(x, hn::Load(d, positive), p0);
+        p1 = hn::MulAdd(x, hn::Load(d, positive + lanes), p1);
+        p2 = hn::MulAdd(x, hn::Load(d, positive + 2 * lanes), p2);
+        p3 = hn::MulAdd(x, hn::Load(d, positive + 3 * lanes), p3);
+        n0 = hn::MulAdd(x, hn::Load(d, negative), n0);
+        n1 = hn::MulAdd(x, hn::Load(d, negative + lanes), n1);
+        n2 = hn::MulAdd(x, hn::Load(d, negative + 2 * lanes), n2);
+        n3 = hn::MulAdd(x, hn::Load(d, negative + 3 * lanes), n3);
+      }
+      store_codes(d, hn::Sub(p0, n0), half, pass.output_mask, c + j);
+      store_codes(d, hn::Sub(p1, n1), half, pass.output_mask, c + j + lanes);
+      store_codes(d, hn::Sub(p2, n2), half, pass.output_mask, c + j + 2 * lanes);
+      store_codes(d, hn::Sub(p3, n3), half, pass.output_mask, c + j + 3 * lanes);
+    }
+  }
+}
+
+/// c + x in s32, clamped or modulo 2^32.
+template <class DI>
+HWY_INLINE void add_integer(DI di, hn::Vec<DI> x, bool saturate, std::uint32_t* c) {
+  auto* codes = reinterpret_cast<std::int32_t*>(c);
+  const auto old = hn::Load(di, codes);
+  auto sum = hn::Add(old, x);
+  if (saturate) {
+    const auto overflow = hn::And(hn::Xor(old, sum), hn::Xor(x, sum));
+    const auto limit = hn::Xor(hn::Set(di, 0x7FFFFFFF), hn::BroadcastSignBit(x));
+    sum = hn::IfThenElse(hn::Lt(overflow, hn::Zero(di)), limit, sum);
+  }
+  hn::Store(sum, di, codes);
+}
+
+/// Two rows at a time, so that each load of B serves twice.
+template <std::size_t kRows>
+HWY_INLINE void integer_rows(const IntegerPass& pass, std::size_t row) {
+  const hn::CappedTag<float, 16> d;
+  const hn::Rebind<std::int32_t, decltype(d)> di;
+  const std::size_t lanes = hn::Lanes(d);
+  const float* HWY_RESTRICT a0 = pass.a + row * pass.a_stride;
+  const float* HWY_RESTRICT a1 = kRows == 2 ? a0 + pass.a_stride : a0;
+  for (std::size_t j = 0; j < kColumns; j += 4 * lanes) {
+    auto s00 = hn::Zero(d), s01 = hn::Zero(d), s02 = hn::Zero(d), s03 = hn::Zero(d);
+    auto s10 = hn::Zero(d), s11 = hn::Zero(d), s12 = hn::Zero(d), s13 = hn::Zero(d);
+    const float* HWY_RESTRICT b = pass.b + j;
+    for (std::size_t k = 0; k < pass.depth; ++k, b += kColumns) {
+      const auto b0 = hn::Load(d, b), b1 = hn::Load(d, b + lanes);
+      const auto b2 = hn::Load(d, b + 2 * lanes), b3 = hn::Load(d, b + 3 * lanes);
+      const auto x0 = hn::Set(d, a0[k]);
+      s00 = hn::MulAdd(x0, b0, s00);
+      s01 = hn::MulAdd(x0, b1, s01);
+      s02 = hn::MulAdd(x0, b2, s02);
+      s03 = hn::MulAdd(x0, b3, s03);
+      if constexpr (kRows == 2) {
+        const auto x1 = hn::Set(d, a1[k]);
+        s10 = hn::MulAdd(x1, b0, s10);
+        s11 = hn::MulAdd(x1, b1, s11);
+        s12 = hn::MulAdd(x1, b2, s12);
+        s13 = hn::MulAdd(x1, b3, s13);
+      }
+    }
+    std::uint32_t* c = pass.c + row * kColumns + j;
+    add_integer(di, hn::ConvertTo(di, s00), pass.saturate, c);
+    add_integer(di, hn::ConvertTo(di, s01), pass.saturate, c + lanes);
+    add_integer(di, hn::ConvertTo(di, s02), pass.saturate, c + 2 * lanes);
+    add_integer(di, hn::ConvertTo(di, s03), pass.saturate, c + 3 * lanes);
+    if constexpr (kRows == 2) {
+      c += kColumns;
+      add_integer(di, hn::ConvertTo(di, s10), pass.saturate, c);
+      add_integer(di, hn::ConvertTo(di, s11), pass.saturate, c + lanes);
+      add_integer(di, hn::ConvertTo(di, s12), pass.saturate, c + 2 * lanes);
+      add_integer(di, hn::ConvertTo(di, s13), pass.saturate, c + 3 * lanes);
+    }
+  }
+}
+
+void run_fused_f32(const FusedPass<float, std::int8_t>& pass) { fused_pass(pass); }
+void run_fused_f64(const FusedPass<double, std::int16_t>& pass) { fused_pass(pass); }
+
+void run_integer(const IntegerPass& pass) {
+  std::size_t row = 0;
+  for (; row + 2 <= pass.rows; row += 2) integer_rows<2>(pass, row);
+  if (row < pass.rows) integer_rows<1>(pass, row);
+}
+
+/// Exact dot products of each group of 16, for the columns of one vector of doubles from column j on.
+template <class D>
+HWY_INLINE hn::Vec<D> exact_group(D d, const float* HWY_RESTRICT a, const float* HWY_RESTRICT b) {
+  const hn::Rebind<float, D> df;
+  auto even = hn::Zero(df), odd = hn::Zero(df);
+  for (std::size_t k = 0; k < 16; k += 2) {
+    even = hn::MulAdd(hn::Set(df, a[k]), hn::Load(df, b + k * kColumns), even);
+    odd = hn::MulAdd(hn::Set(df, a[k + 1]), hn::Load(df, b + (k + 1) * kColumns), odd);
+  }
+  return hn::PromoteTo(d, hn::Add(even, odd));
+}
+
+void run_scaled(const ScaledPass& pass) {
+  const hn::CappedTag<double, 16> d;
+  const hn::Rebind<std::int32_t, decltype(d)> di;
+  const std::size_t lanes = hn::Lanes(d);
+  HWY_ALIGN std::int16_t largest[kColumns];
+  HWY_ALIGN std::int32_t e_max[kColumns];
+  for (std::size_t row = 0; row < pass.rows; ++row) {
+    const float* HWY_RESTRICT a = pass.a + row * pass.a_stride;
+    const double* HWY_RESTRICT a_scale = pass.a_scale + row * pass.a_scale_stride;
+    std::uint32_t* HWY_RESTRICT c = pass.c + row * kColumns;
+    largest_exponents(pass.a_scale_exponent + row * pass.a_scale_stride, pass.b_scale_exponent, pass.groups, largest);
+    for (std::size_t j = 0; j < kColumns; j += lanes) {
+      hn::Store(align_exponent(d, largest + j, c + j, false, pass.exponent_floor), di, e_max + j);
+    }
+    mark_plain(di, e_max, c, pass.plain + row, pass.saved == nullptr ? nullptr : pass.saved + row * kColumns);
+    for (std::size_t j = 0; j < kColumns; j += lanes) {
+      const auto exponent = hn::Min(hn::Load(di, e_max + j), hn::Set(di, kLargestFastExponent));
+      const auto start = power_of_two(d, hn::Add(exponent, hn::Set(di, 52 - pass.fraction_bits)));
+      const auto code = hn::Load(di, reinterpret_cast<const std::int32_t*>(c) + j);
+      const auto accumulator = from_f32(d, Accumulator::value(di, code, false));
+      auto positive = hn::Add(start, hn::Max(accumulator, hn::Zero(d)));
+      auto negative = hn::Add(start, hn::Max(hn::Neg(accumulator), hn::Zero(d)));
+      for (std::size_t g = 0; g < pass.groups; ++g) {
+        const auto group = exact_group(d, a + g * 16, pass.b + g * 16 * kColumns + j);
+        const auto scale = hn::Mul(hn::Set(d, a_scale[g]), hn::Load(d, pass.b_scale + g * kColumns + j));
+        const auto term = hn::Mul(group, scale);
+        positive = hn::Add(positive, hn::Max(term, hn::Zero(d)));
+        negative = hn::Add(negative, hn::Max(hn::Neg(term), hn::Zero(d)));
+      }
+      store_codes(d, hn::Sub(positive, negative), false, 0xFFFFFFFFu, c + j);
+    }
+  }
+}
+
+void run_add_rounded(std::uint32_t* HWY_RESTRICT c, const std::uint32_t* HWY_RESTRICT t, std::size_t n,
+                     AccumulatorType type) {
+  const hn::CappedTag<float, 16> d;
+  const hn::Rebind<std::int32_t, decltype(d)> di;
+  const bool half = type == AccumulatorType::f16;
+  const auto all_ones = hn::Set(di, half ? 0x7FFF : 0x7FFFFFFF);
+  for (std::size_t i = 0; i < n; i += hn::Lanes(d)) {
+    auto* codes = reinterpret_cast<std::int32_t*>(c + i);
+    const auto x = hn::Load(di, codes);
+    const auto y = hn::Load(di, reinterpret_cast<const std::int32_t*>(t + i));
+    // An f32 sum of two f16 numbers, rounded again to f16, is the rounded sum: 24 >= 2 * 11 + 2 bits.
+    const auto sum = hn::Add(Accumulator::value(di, x, half), Accumulator::value(di, y, half));
+    auto bits = hn::BitCast(di, sum);
+    if (half) bits = f16_from_f32_bits(di, bits);
+    bits = hn::IfThenElse(hn::RebindMask(di, hn::IsNaN(sum)), all_ones, bits);
+    hn::Store(bits, di, codes);
+  }
+}
+
+}  // namespace
+}  // namespace qattn::mma::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace qattn::mma {
+
+HWY_EXPORT(run_fused_f32);
+HWY_EXPORT(run_fused_f64);
+HWY_EXPORT(run_integer);
+HWY_EXPORT(run_scaled);
+HWY_EXPORT(run_add_rounded);
+
+void run(const FusedPass<float, std::int8_t>& pass) { HWY_DYNAMIC_DISPATCH(run_fused_f32)(pass); }
+void run(const FusedPass<double, std::int16_t>& pass) { HWY_DYNAMIC_DISPATCH(run_fused_f64)(pass); }
+void run(const IntegerPass& pass) { HWY_DYNAMIC_DISPATCH(run_integer)(pass); }
+void run(const ScaledPass& pass) { HWY_DYNAMIC_DISPATCH(run_scaled)(pass); }
+void add_rounded(std::uint32_t* c, const std::uint32_t* t, std::size_t n, AccumulatorType type) {
+  HWY_DYNAMIC_DISPATCH(run_add_rounded)(c, t, n, type);
+}
+
+}  // namespace qattn::mma
+#endif

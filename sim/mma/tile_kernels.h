@@ -1,0 +1,88 @@
+// The SIMD kernels behind tile.h, dispatched at run time. All run with rounding toward zero.
+//
+// The floating-point unit does the cutting: an accumulator that starts at 2^(e_max + p - F), p = 23 or 52 stored
+// mantissa bits of the type, keeps the spacing 2^(e_max - F) while the sum of the positive (or negative) terms stays
+// below its start, so that adding an exact product with rounding toward zero cuts it at the wanted bit. Positive and
+// negative terms go to an accumulator each; their difference is the exact sum of the cut terms.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace qattn::mma {
+
+/// Columns of B that stand side by side; the accumulators of a panel are rows x kTileColumns.
+inline constexpr std::size_t kTileColumns = 64;
+
+/// Exponent marks of zero operands: a sum with one of them is below every real exponent.
+template <class E>
+inline constexpr E kZeroMark = sizeof(E) == 1 ? E{-50} : static_cast<E>(-8192);
+
+/// A step whose largest exponent is above this takes the plain path: f32 could overflow. NaN and Inf are above it too.
+inline constexpr std::int32_t kLargestFastExponent = 116;
+
+enum class AccumulatorType : std::uint8_t { f32, f16 };
+
+/// One pass of fused dot products: `rows` rows of A by one block of kTileColumns columns of B, `depth` products each.
+/// T is the arithmetic (float, double), E the exponents' integer.
+template <class T, class E>
+struct FusedPass {
+  std::size_t rows;
+  std::size_t depth;
+  const T* a;                    ///< magnitudes [rows][a_stride]
+  const E* a_exponent;           ///< [rows][a_stride]
+  const std::uint8_t* a_offset;  ///< [rows][a_stride]: kTileColumns where A is negative, else 0
+  std::size_t a_stride;
+  const T* b;           ///< [depth][2][kTileColumns]: positive part, negative part
+  const E* b_exponent;  ///< [depth][kTileColumns]
+  std::uint32_t* c;     ///< [rows][kTileColumns]
+  AccumulatorType type;
+  int fraction_bits;
+  int exponent_floor;
+  std::uint32_t output_mask;  ///< mantissa bits that an f32 result keeps
+  /// Per row one bit a column. In: columns that need the plain path anyhow. Out: those that do. Such rows of c
+  /// are saved before they are overwritten.
+  std::uint64_t* plain;
+  std::uint32_t* saved;  ///< [rows][kTileColumns]
+};
+
+/// Integer dot products in exact f32 arithmetic: depth * max|a| * max|b| must not exceed 2^24.
+struct IntegerPass {
+  std::size_t rows;
+  std::size_t depth;
+  const float* a;  ///< [rows][a_stride]
+  std::size_t a_stride;
+  const float* b;  ///< [depth][kTileColumns]
+  std::uint32_t* c;
+  bool saturate;
+};
+
+/// One pass of groups of 16 exact products with scales (MXFP4, NVFP4).
+struct ScaledPass {
+  std::size_t rows;
+  std::size_t groups;
+  const float* a;  ///< [rows][a_stride]
+  std::size_t a_stride;
+  const double* a_scale;  ///< [rows][a_scale_stride], one a group
+  const std::int16_t* a_scale_exponent;
+  std::size_t a_scale_stride;
+  const float* b;         ///< [groups * 16][kTileColumns]
+  const double* b_scale;  ///< [groups][kTileColumns]
+  const std::int16_t* b_scale_exponent;
+  std::uint32_t* c;
+  int fraction_bits;
+  int exponent_floor;
+  std::uint64_t* plain;  ///< as in FusedPass
+  std::uint32_t* saved;
+};
+
+/// The caller has set rounding toward zero.
+void run(const FusedPass<float, std::int8_t>& pass);
+void run(const FusedPass<double, std::int16_t>& pass);
+void run(const IntegerPass& pass);
+void run(const ScaledPass& pass);
+
+/// c += t for n f32 (or f16) codes, rounded to nearest even; the caller has set that rounding. NaN is all ones.
+void add_rounded(std::uint32_t* c, const std::uint32_t* t, std::size_t n, AccumulatorType type);
+
+}  // namespace qattn::mma
