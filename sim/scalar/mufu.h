@@ -36,14 +36,22 @@ constexpr std::int64_t truncated_square(std::uint32_t w) {
   return sum;
 }
 
+/// Where an argument falls in a function's table: the segment, and the offset w inside it.
+struct MufuPoint {
+  std::uint32_t segment;
+  std::uint32_t w;
+};
+
 namespace detail {
 
-/// The segment's quadratic c0 2^c0_shift + c1 w + c2_scale c2 sq(w) + bias of a table.
+/// The segment's quadratic c0 2^c0_shift + c1 w + c2_scale c2 sq(w) + bias.
 template <int w_bits, int c0_shift, int c2_scale, int segments>
-constexpr std::int64_t quadratic(const MufuTable<segments>& table, std::uint32_t segment, std::uint32_t w) {
-  const std::int64_t c0 = table.c0[segment], c1 = table.c1[segment], c2 = table.c2[segment];
-  return (c0 << c0_shift) + c1 * w + c2_scale * c2 * truncated_square<w_bits>(w) + table.bias;
+constexpr std::int64_t quadratic(const MufuTable<segments>& table, MufuPoint point) {
+  const std::int64_t c0 = table.c0[point.segment], c1 = table.c1[point.segment], c2 = table.c2[point.segment];
+  return (c0 << c0_shift) + c1 * point.w + c2_scale * c2 * truncated_square<w_bits>(point.w) + table.bias;
 }
+
+constexpr int exponent_of(std::uint32_t x) { return static_cast<int>(x >> 23 & 0xFF) - 127; }
 
 /// The code of significand 2^(exponent - 23), for a significand of 24 bits and a normal result.
 constexpr std::uint32_t assemble(std::int64_t significand, int exponent) {
@@ -58,31 +66,61 @@ constexpr std::uint32_t truncate(std::uint64_t magnitude, int unit) {
   return assemble(static_cast<std::int64_t>(significand), top + unit);
 }
 
+/// x as EX2 splits it, floor plus fraction in units 2^-23, for |x| < 128. The truncated fraction of a negative x is
+/// complemented, not negated: one unit too low, unless it is 0.
+struct Ex2Split {
+  int whole;
+  std::uint32_t fraction;
+};
+
+constexpr Ex2Split split_ex2(std::uint32_t x) {
+  const int exponent = exponent_of(x);
+  const std::uint32_t significand = (x & 0x7FFFFF) | 0x800000;
+  std::uint32_t fixed = 0;
+  if (exponent >= 0) {
+    fixed = significand << exponent;
+  } else if (exponent > -24) {
+    fixed = significand >> -exponent;
+  }
+  const int whole = static_cast<int>(fixed >> 23);
+  const std::uint32_t fraction = fixed & 0x7FFFFF;
+  if ((x & kSign) == 0) return {whole, fraction};
+  if (fraction == 0) return {-whole, 0};
+  return {-whole - 1, 0x7FFFFF - fraction};
+}
+
 }  // namespace detail
+
+/// EX2: 64 segments of the fraction. For |x| < 128.
+constexpr MufuPoint ex2_point(std::uint32_t x) {
+  const std::uint32_t fraction = detail::split_ex2(x).fraction;
+  return {fraction >> 17, fraction & 0x1FFFF};
+}
+/// RCP: 128 segments of the mantissa. For normal x, as all below.
+constexpr MufuPoint rcp_point(std::uint32_t x) { return {x >> 16 & 0x7F, x & 0xFFFF}; }
+/// LG2: 64 segments of the mantissa.
+constexpr MufuPoint lg2_point(std::uint32_t x) { return {x >> 17 & 0x3F, x & 0x1FFFF}; }
+/// RSQ and SQRT: 64 segments of the mantissa for an even exponent, then 64 for an odd one.
+constexpr MufuPoint root_point(std::uint32_t x) {
+  const auto odd = static_cast<std::uint32_t>(detail::exponent_of(x) & 1);
+  return {odd << 6 | (x >> 17 & 0x3F), x & 0x1FFFF};
+}
+/// TANH: 2^kTanhBits segments in each octave of 2^-8 <= |x| < 8, then the next 17 mantissa bits.
+constexpr MufuPoint tanh_point(std::uint32_t x) {
+  const auto octave = static_cast<std::size_t>(detail::exponent_of(x) + 8);
+  const int bits = kTanhBits[octave];
+  const std::uint32_t mantissa = x & 0x7FFFFF;
+  return {static_cast<std::uint32_t>(kTanhOffset[octave]) + (mantissa >> (23 - bits)),
+          mantissa >> (6 - bits) & 0x1FFFF};
+}
 
 /// EX2: 2^x. |x| >= 128 gives +Inf or +0, |x| < 2^-23 gives 1.
 constexpr std::uint32_t mufu_ex2(std::uint32_t x) {
   if (is_nan(x)) return kNaN;
-  const bool negative = (x & kSign) != 0;
-  const int exponent = static_cast<int>(x >> 23 & 0xFF) - 127;
-  if (exponent >= 7) return negative ? 0 : kInf;
-  // |x| in fixed point with 23 fraction bits, truncated.
-  const std::uint32_t significand = (x & 0x7FFFFF) | 0x800000;
-  std::uint32_t fixed = 0;
-  if (exponent >= 0)
-    fixed = significand << exponent;
-  else if (exponent > -24)
-    fixed = significand >> -exponent;
-  int n = static_cast<int>(fixed >> 23);
-  std::uint32_t fraction = fixed & 0x7FFFFF;
-  if (negative) {
-    // The fraction is complemented, not negated: one unit of 2^-23 too low.
-    n = fraction != 0 ? -n - 1 : -n;
-    fraction = fraction != 0 ? 0x7FFFFF - fraction : 0;
-  }
-  if (n <= -127) return 0;
-  const std::int64_t value = detail::quadratic<17, 13, 1>(kEx2Table, fraction >> 17, fraction & 0x1FFFF);
-  return detail::assemble(value >> 15, n);
+  if (detail::exponent_of(x) >= 7) return (x & kSign) != 0 ? 0 : kInf;
+  const int whole = detail::split_ex2(x).whole;
+  if (whole <= -127) return 0;
+  return detail::assemble(detail::quadratic<17, 13, 1>(kEx2Table, ex2_point(x)) >> 15, whole);
 }
 
 /// RCP: 1/x. Zeros and subnormals give Inf, |x| > 2^126 gives 0, both with the sign of x.
@@ -90,40 +128,36 @@ constexpr std::uint32_t mufu_rcp(std::uint32_t x) {
   if (is_nan(x)) return kNaN;
   const std::uint32_t sign = x & kSign;
   if (is_tiny(x)) return sign | kInf;
-  const std::int64_t value = detail::quadratic<16, 13, 1>(kRcpTable, x >> 16 & 0x7F, x & 0xFFFF) >> 15;
-  // value is in units 2^-24 and in (2^23, 2^24]; 2^24, of a power of two, carries into the exponent.
-  const int exponent = -1 - (static_cast<int>(x >> 23 & 0xFF) - 127);
-  if (exponent + (value >> 24) < -126) return sign;
-  return sign | detail::assemble(value, exponent);
+  // In units 2^-24 and in (2^23, 2^24]; 2^24, of a power of two, carries into the exponent.
+  const std::int64_t significand = detail::quadratic<16, 13, 1>(kRcpTable, rcp_point(x)) >> 15;
+  const int exponent = -1 - detail::exponent_of(x);
+  if (exponent + (significand >> 24) < -126) return sign;
+  return sign | detail::assemble(significand, exponent);
 }
 
 /// LG2: log2(x). Zeros and subnormals of either sign give -Inf, other negative x NaN, x = 1 exactly +0.
 constexpr std::uint32_t mufu_lg2(std::uint32_t x) {
   if (is_nan(x)) return kNaN;
   if (is_tiny(x)) return kSign | kInf;
-  if (x & kSign) return kNaN;
+  if ((x & kSign) != 0) return kNaN;
   if (x == kInf) return kInf;
   if (x == 0x3F800000) return 0;
-  const std::int64_t exponent = static_cast<std::int64_t>(x >> 23) - 127;
   const std::int64_t value =
-      exponent * (std::int64_t{1} << 38) + detail::quadratic<17, 12, 2>(kLg2Table, x >> 17 & 0x3F, x & 0x1FFFF);
+      detail::exponent_of(x) * (std::int64_t{1} << 38) + detail::quadratic<17, 12, 2>(kLg2Table, lg2_point(x));
   const std::int64_t fixed = value >> 2;  // units 2^-36
-  const bool negative = fixed < 0;
-  return (negative ? kSign : 0) | detail::truncate(static_cast<std::uint64_t>(negative ? -fixed - 1 : fixed), -36);
+  if (fixed < 0) return kSign | detail::truncate(static_cast<std::uint64_t>(-fixed - 1), -36);
+  return detail::truncate(static_cast<std::uint64_t>(fixed), -36);
 }
 
 /// RSQ: 1/sqrt(x). Zeros and subnormals give Inf of their sign, other negative x NaN; a power of 4 is exact.
 constexpr std::uint32_t mufu_rsqrt(std::uint32_t x) {
   if (is_nan(x)) return kNaN;
   if (is_tiny(x)) return (x & kSign) | kInf;
-  if (x & kSign) return kNaN;
+  if ((x & kSign) != 0) return kNaN;
   if (x == kInf) return 0;
-  const int exponent = static_cast<int>(x >> 23) - 127;
-  const int half = exponent >> 1;
-  const std::uint32_t segment = static_cast<std::uint32_t>(exponent & 1) << 6 | (x >> 17 & 0x3F);
+  const int exponent = detail::exponent_of(x), half = exponent >> 1;
   if ((exponent & 1) == 0 && (x & 0x7FFFFF) == 0) return static_cast<std::uint32_t>(127 - half) << 23;
-  const std::int64_t value = detail::quadratic<17, 14, 4>(kRsqTable, segment, x & 0x1FFFF) >> 16;
-  return detail::assemble(value, -1 - half);
+  return detail::assemble(detail::quadratic<17, 14, 4>(kRsqTable, root_point(x)) >> 16, -1 - half);
 }
 
 /// SQRT: sqrt(x), with tables of its own (no product with RSQ). Zeros and subnormals give zero of their sign, other
@@ -131,28 +165,23 @@ constexpr std::uint32_t mufu_rsqrt(std::uint32_t x) {
 constexpr std::uint32_t mufu_sqrt(std::uint32_t x) {
   if (is_nan(x)) return kNaN;
   if (is_tiny(x)) return x & kSign;
-  if (x & kSign) return kNaN;
+  if ((x & kSign) != 0) return kNaN;
   if (x == kInf) return kInf;
-  const int exponent = static_cast<int>(x >> 23) - 127;
-  const std::uint32_t mantissa = x >> 17 & 0x3F, w = x & 0x1FFFF;
-  const std::int64_t value = (exponent & 1) == 0 ? detail::quadratic<17, 15, 2>(kSqrtTable, mantissa, w) >> 17
-                                                 : detail::quadratic<17, 14, 1>(kSqrtTable, 64 + mantissa, w) >> 16;
-  return detail::assemble(value, exponent >> 1);
+  const int exponent = detail::exponent_of(x);
+  const MufuPoint point = root_point(x);
+  const std::int64_t significand = (exponent & 1) == 0 ? detail::quadratic<17, 15, 2>(kSqrtTable, point) >> 17
+                                                       : detail::quadratic<17, 14, 1>(kSqrtTable, point) >> 16;
+  return detail::assemble(significand, exponent >> 1);
 }
 
 /// TANH: tanh(x), odd. |x| < 2^-8 is returned as it is (subnormals and -0 too), |x| >= 8 gives +-1.
 constexpr std::uint32_t mufu_tanh(std::uint32_t x) {
   if (is_nan(x)) return kNaN;
-  const std::uint32_t sign = x & kSign, magnitude = x & ~kSign;
-  const int exponent = static_cast<int>(magnitude >> 23) - 127;
+  const std::uint32_t sign = x & kSign;
+  const int exponent = detail::exponent_of(x);
   if (exponent < -8) return x;
   if (exponent >= 3) return sign | 0x3F800000;
-  const auto octave = static_cast<std::size_t>(exponent + 8);
-  const int bits = kTanhBits[octave];
-  const std::uint32_t mantissa = x & 0x7FFFFF;
-  const std::uint32_t segment = static_cast<std::uint32_t>(kTanhOffset[octave]) + (mantissa >> (23 - bits));
-  const std::uint32_t w = mantissa >> (6 - bits) & 0x1FFFF;
-  const std::int64_t value = detail::quadratic<17, 17, 4>(kTanhTable, segment, w);
+  const std::int64_t value = detail::quadratic<17, 17, 4>(kTanhTable, tanh_point(x));
   return sign | detail::truncate(static_cast<std::uint64_t>(value), -41);
 }
 
