@@ -9,6 +9,8 @@
 #include <array>
 #include <bit>
 #include <cfenv>
+#include <cmath>
+#include <cstdlib>
 #include <span>
 #include <utility>
 #include <vector>
@@ -69,51 +71,72 @@ Index stored_position(const Instruction& x, Index k) {
   return k - within + half * (x.k / 2) + within / 4 * 2 + within % 2;
 }
 
-/// What the kernels read of one element.
-struct Decoded {
-  double value = 0;
+/// What the kernels read of one element. Every format of a tile fits a float.
+struct Element {
+  float magnitude = 0;
   std::int16_t exponent = kZeroMark<std::int16_t>;
+  bool negative = false;
   bool special = false;
+
+  float value() const { return negative ? -magnitude : magnitude; }
 };
 
-Decoded decode(const format::Format& format, std::uint64_t code) {
+Element decode(const format::Format& format, std::uint64_t code) {
   if (format.specials == format::Specials::integer) {
-    return {static_cast<double>(unpack_integer(format, code)), 0, false};
+    const std::int64_t value = unpack_integer(format, code);
+    return {static_cast<float>(std::abs(value)), 0, value < 0, false};
   }
   const Unpacked x = unpack(format, code);
-  if (x.kind != Unpacked::Class::finite) return {0, kZeroMark<std::int16_t>, true};
-  if (x.significand == 0) return {};
-  const double magnitude = std::ldexp(static_cast<double>(x.significand), x.exponent - x.fraction_bits);
-  return {x.negative ? -magnitude : magnitude, static_cast<std::int16_t>(x.exponent), false};
+  Element element;
+  element.special = x.kind != Unpacked::Class::finite;
+  if (element.special || x.significand == 0) return element;
+  element.magnitude = std::ldexp(static_cast<float>(x.significand), x.exponent - x.fraction_bits);
+  element.exponent = static_cast<std::int16_t>(x.exponent);
+  element.negative = x.negative;
+  return element;
 }
 
-/// decode() by table for formats of at most 8 bits, by arithmetic for the others.
-class Decoder {
+/// decode() by table, for formats of at most 8 bits.
+class TableDecoder {
  public:
-  explicit Decoder(const format::Format& format) : format_(format) {
-    if (format.bits > 8) return;
+  explicit TableDecoder(const format::Format& format) {
     for (std::uint32_t code = 0; code < 256; ++code) table_[code] = decode(format, code);
   }
-  Decoded operator()(std::uint32_t code) const {
-    if (format_.bits <= 8) return table_[code & 0xFF];
-    if (format_.bits != 16 && format_.bits != 19) return decode(format_, code);
-    // f16, bf16, tf32: widened to f32 bits, f16 by an exact product that rebases the exponent.
-    const bool half = format_.exponent_bits == 5;
-    const std::uint32_t wide = format_.bits == 19 ? code & 0xFFFFE000u : half ? (code & 0x7FFF) << 13 : code << 16;
-    const std::uint32_t field = wide << 1 >> 24;
-    const bool zero = wide << 1 == 0;
-    const bool special = field == (half ? 31 : 255);
-    float value = std::bit_cast<float>(wide);
-    if (half) value *= (code & 0x8000) != 0 ? -0x1p112f : 0x1p112f;
-    const auto exponent = static_cast<std::int16_t>(std::max(field, 1u)) - (half ? 15 : 127);
-    if (special) return {0, kZeroMark<std::int16_t>, true};
-    return {static_cast<double>(value), zero ? kZeroMark<std::int16_t> : static_cast<std::int16_t>(exponent), false};
-  }
+  Element operator()(std::uint32_t code) const { return table_[code & 0xFF]; }
 
  private:
-  const format::Format& format_;
-  std::array<Decoded, 256> table_;
+  std::array<Element, 256> table_;
 };
+
+/// decode() by arithmetic, for f16, bf16 and tf32: widened to f32 bits; for f16 an exact product rebases the exponent.
+template <int kBits, bool kHalf>
+struct WideDecoder {
+  Element operator()(std::uint32_t code) const {
+    const std::uint32_t magnitude = kBits == 16 ? code & 0x7FFFu : code & 0x7FFFE000u;
+    const std::uint32_t wide = kHalf ? magnitude << 13 : kBits == 16 ? magnitude << 16 : magnitude;
+    const auto field = static_cast<int>(wide >> 23);
+    const bool special = field == (kHalf ? 31 : 255);
+    const bool empty = special || wide == 0;
+    const float value = std::bit_cast<float>(wide) * (kHalf ? 0x1p112f : 1.0f);
+    return {special ? 0.0f : value,
+            empty ? kZeroMark<std::int16_t> : static_cast<std::int16_t>(std::max(field, 1) - (kHalf ? 15 : 127)),
+            (code >> (kBits - 1) & 1) != 0 && !empty, special};
+  }
+};
+
+/// Calls `use` with the decoder of the format.
+template <class Use>
+void with_decoder(const format::Format& format, const Use& use) {
+  if (format.bits <= 8) {
+    use(TableDecoder(format));
+  } else if (format.bits == 19) {
+    use(WideDecoder<32, false>());
+  } else if (format.exponent_bits == 5) {
+    use(WideDecoder<16, true>());
+  } else {
+    use(WideDecoder<16, false>());
+  }
+}
 
 template <class T>
 using Buffer = hwy::AlignedFreeUniquePtr<T[]>;
@@ -168,7 +191,12 @@ struct OperandStorage {
   Index padded_rows() const { return side == Side::a ? rows : blocks() * kColumns; }
 
   void allocate();
-  void store(Index row, Index position, const Decoded& x);
+  template <class Write>
+  void for_each_element(const Write& write);
+  template <class T, class E>
+  void decode_fused(T* __restrict values, E* __restrict exponents);
+  void decode_signed();
+  void apply_scales();
   void decode_elements();
   void decode_scales();
 };
@@ -193,42 +221,88 @@ void OperandStorage::allocate() {
   }
 }
 
-void OperandStorage::store(Index row, Index position, const Decoded& x) {
-  const Index at = place(row, position, padded_k);
-  if (layout == Layout::integer || layout == Layout::scaled) {
-    value32[static_cast<std::size_t>(at)] = static_cast<float>(x.value);
-    return;
-  }
-  const auto to = static_cast<std::size_t>(at);
-  // Side b keeps [k][2][64]: the part that is not zero goes to the positive or the negative half.
-  const std::size_t half = side == Side::b && x.value < 0 ? kTileColumns : 0;
-  const std::size_t value_at = side == Side::a ? to : 2 * to - to % kTileColumns + half;
-  if (layout == Layout::fused_f32) {
-    value32[value_at] = static_cast<float>(std::abs(x.value));
-    exponent8[to] = x.value == 0 ? kZeroMark<std::int8_t> : static_cast<std::int8_t>(x.exponent);
+/// Decodes every element and calls write(its index in the buffers, element). B is walked in bands of K, so that the
+/// part of the transposed buffers in hand stays in the L1 cache.
+template <class Write>
+void OperandStorage::for_each_element(const Write& write) {
+  const Index band = side == Side::a ? std::max<Index>(k, 1) : 16;
+  const Index stride = side == Side::a ? 1 : kColumns;
+  std::vector<Index> positions(static_cast<std::size_t>(k));
+  for (Index i = 0; i < k; ++i) positions[static_cast<std::size_t>(i)] = stored_position(*instruction, i) * stride;
+  with_decoder(element_format(), [&](const auto& decoder) {
+    for (Index row0 = 0; row0 < rows; row0 += kColumns) {
+      for (Index k_band = 0; k_band < k; k_band += band) {
+        for (Index row = row0; row < std::min(row0 + kColumns, rows); ++row) {
+          const std::uint32_t* from = codes.data() + row * padded_k;
+          const Index base = place(row, 0, padded_k);
+          const Index end = std::min(k_band + band, k);
+          bool any_special = false;
+          for (Index i = k_band; i < end; ++i) {
+            const Element x = decoder(from[i]);
+            any_special |= x.special;
+            write(static_cast<std::size_t>(base + positions[static_cast<std::size_t>(i)]), x);
+          }
+          special[static_cast<std::size_t>(row)] |= static_cast<char>(any_special);
+        }
+      }
+    }
+  });
+}
+
+/// Layouts fused_f32 and fused_f64. Side b keeps [k][2][64]: the magnitude stands in the half of its sign.
+template <class T, class E>
+void OperandStorage::decode_fused(T* __restrict values, E* __restrict exponents) {
+  const auto exponent_of = [](const Element& x) {
+    return x.magnitude == 0 ? kZeroMark<E> : static_cast<E>(x.exponent);
+  };
+  if (side == Side::a) {
+    std::uint8_t* const __restrict offsets = offset.get();
+    for_each_element([=](std::size_t to, const Element& x) {
+      values[to] = static_cast<T>(x.magnitude);
+      exponents[to] = exponent_of(x);
+      offsets[to] = x.negative ? kTileColumns : 0;
+    });
   } else {
-    value64[value_at] = std::abs(x.value);
-    exponent16[to] = x.exponent;
+    for_each_element([=](std::size_t to, const Element& x) {
+      values[2 * to - to % kTileColumns + (x.negative ? kTileColumns : 0)] = static_cast<T>(x.magnitude);
+      exponents[to] = exponent_of(x);
+    });
   }
-  if (side == Side::a) offset[to] = x.value < 0 ? kTileColumns : 0;
+}
+
+/// Layouts integer and scaled.
+void OperandStorage::decode_signed() {
+  float* const __restrict values = value32.get();
+  for_each_element([=](std::size_t to, const Element& x) { values[to] = x.value(); });
+}
+
+/// Multiplies the decoded elements of a block-scaled operand by their blocks' powers of two.
+void OperandStorage::apply_scales() {
+  for (Index row = 0; row < rows; ++row) {
+    for (Index i = 0; i < k; ++i) {
+      const auto block = static_cast<std::size_t>(row * scales_per_row() + i / instruction->block);
+      const int exponent = unpack(*instruction->scale, scales[block]).exponent;
+      const auto to = static_cast<std::size_t>(place(row, i, padded_k));
+      const std::size_t first = side == Side::a ? to : 2 * to - to % kTileColumns;
+      for (const std::size_t at : {first, side == Side::a ? first : first + kTileColumns}) {
+        if (value64[at] != 0) {
+          value64[at] = std::ldexp(value64[at], exponent);
+          exponent16[to] = static_cast<std::int16_t>(exponent16[to] + exponent);
+          break;
+        }
+      }
+    }
+  }
 }
 
 void OperandStorage::decode_elements() {
-  const Decoder decoder(element_format());
-  const bool scaled = instruction->scale != nullptr && layout == Layout::fused_f64;
-  for (Index row = 0; row < rows; ++row) {
-    const std::uint32_t* from = codes.data() + row * padded_k;
-    for (Index i = 0; i < k; ++i) {
-      Decoded x = decoder(from[i]);
-      special[static_cast<std::size_t>(row)] |= x.special;
-      if (scaled && x.value != 0) {  // the block's power of two joins its elements
-        const Unpacked scale = unpack(
-            *instruction->scale, scales[static_cast<std::size_t>(row * scales_per_row() + i / instruction->block)]);
-        x.value = std::ldexp(x.value, scale.exponent);
-        x.exponent = static_cast<std::int16_t>(x.exponent + scale.exponent);
-      }
-      store(row, stored_position(*instruction, i), x);
-    }
+  if (layout == Layout::fused_f32) {
+    decode_fused(value32.get(), exponent8.get());
+  } else if (layout == Layout::fused_f64) {
+    decode_fused(value64.get(), exponent16.get());
+    if (instruction->scale != nullptr) apply_scales();
+  } else {
+    decode_signed();
   }
 }
 

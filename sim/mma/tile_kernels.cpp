@@ -164,12 +164,11 @@ HWY_INLINE void store_codes(D d, hn::Vec<D> sum, bool half, std::uint32_t output
   hn::Store(bits, di, reinterpret_cast<std::int32_t*>(c));
 }
 
-template <class T, class E>
+template <bool kHalf, class T, class E>
 HWY_INLINE void fused_pass(const FusedPass<T, E>& pass) {
   const hn::CappedTag<T, 16> d;
   const hn::Rebind<std::int32_t, decltype(d)> di;
   const std::size_t lanes = hn::Lanes(d);
-  const bool half = pass.type == AccumulatorType::f16;
   const int start = (sizeof(T) == 4 ? 23 : 52) - pass.fraction_bits;
   HWY_ALIGN E largest[kColumns];
   HWY_ALIGN std::int32_t e_max[kColumns];
@@ -179,7 +178,7 @@ HWY_INLINE void fused_pass(const FusedPass<T, E>& pass) {
     std::uint32_t* HWY_RESTRICT c = pass.c + row * kColumns;
     largest_exponents(pass.a_exponent + row * pass.a_stride, pass.b_exponent, pass.depth, largest);
     for (std::size_t j = 0; j < kColumns; j += lanes) {
-      hn::Store(align_exponent(d, largest + j, c + j, half, pass.exponent_floor), di, e_max + j);
+      hn::Store(align_exponent(d, largest + j, c + j, kHalf, pass.exponent_floor), di, e_max + j);
     }
     mark_plain(di, e_max, c, pass.plain + row, pass.saved == nullptr ? nullptr : pass.saved + row * kColumns);
     for (std::size_t j = 0; j < kColumns; j += 4 * lanes) {
@@ -189,7 +188,7 @@ HWY_INLINE void fused_pass(const FusedPass<T, E>& pass) {
       };
       const auto accumulator = [&](std::size_t i) {
         const auto code = hn::Load(di, reinterpret_cast<const std::int32_t*>(c) + j + i * lanes);
-        return from_f32(d, Accumulator::value(di, code, half));
+        return from_f32(d, Accumulator::value(di, code, kHalf));
       };
       const auto zero = hn::Zero(d);
       auto p0 = hn::Add(begin(0), hn::Max(accumulator(0), zero));
@@ -214,10 +213,10 @@ HWY_INLINE void fused_pass(const FusedPass<T, E>& pass) {
         n2 = hn::MulAdd(x, hn::Load(d, negative + 2 * lanes), n2);
         n3 = hn::MulAdd(x, hn::Load(d, negative + 3 * lanes), n3);
       }
-      store_codes(d, hn::Sub(p0, n0), half, pass.output_mask, c + j);
-      store_codes(d, hn::Sub(p1, n1), half, pass.output_mask, c + j + lanes);
-      store_codes(d, hn::Sub(p2, n2), half, pass.output_mask, c + j + 2 * lanes);
-      store_codes(d, hn::Sub(p3, n3), half, pass.output_mask, c + j + 3 * lanes);
+      store_codes(d, hn::Sub(p0, n0), kHalf, pass.output_mask, c + j);
+      store_codes(d, hn::Sub(p1, n1), kHalf, pass.output_mask, c + j + lanes);
+      store_codes(d, hn::Sub(p2, n2), kHalf, pass.output_mask, c + j + 2 * lanes);
+      store_codes(d, hn::Sub(p3, n3), kHalf, pass.output_mask, c + j + 3 * lanes);
     }
   }
 }
@@ -279,8 +278,13 @@ HWY_INLINE void integer_rows(const IntegerPass& pass, std::size_t row) {
   }
 }
 
-void run_fused_f32(const FusedPass<float, std::int8_t>& pass) { fused_pass(pass); }
-void run_fused_f64(const FusedPass<double, std::int16_t>& pass) { fused_pass(pass); }
+void run_fused_f32(const FusedPass<float, std::int8_t>& pass) {
+  pass.type == AccumulatorType::f16 ? fused_pass<true>(pass) : fused_pass<false>(pass);
+}
+
+void run_fused_f64(const FusedPass<double, std::int16_t>& pass) {
+  pass.type == AccumulatorType::f16 ? fused_pass<true>(pass) : fused_pass<false>(pass);
+}
 
 void run_integer(const IntegerPass& pass) {
   std::size_t row = 0;
