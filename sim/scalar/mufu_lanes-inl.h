@@ -186,7 +186,8 @@ HWY_INLINE auto wide_quadratic(D d, const MufuTable<segments>& table, Codes<D> s
   const auto c1 = hn::PromoteTo(dd, hn::GatherIndex(d, table.c1.data(), segment));
   const auto c2 = hn::PromoteTo(dd, hn::GatherIndex(d, table.c2.data(), segment));
   const auto square = hn::PromoteTo(dd, hn::Mul(truncated_square<17>(d, w), hn::Set(d, c2_scale)));
-  const auto constant = hn::Add(hn::Mul(c0, hn::Set(dd, double{1 << c0_shift})), hn::Set(dd, double{table.bias}));
+  const auto constant =
+      hn::Add(hn::Mul(c0, hn::Set(dd, double{1 << c0_shift})), hn::Set(dd, static_cast<double>(table.bias)));
   return hn::Add(hn::Add(constant, hn::Mul(c1, hn::PromoteTo(dd, w))), hn::Mul(c2, square));
 }
 

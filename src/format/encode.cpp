@@ -193,7 +193,7 @@ float decode_float(const Format& format, std::uint64_t code) {
   if (format.bits > 32) {
     throw Error(ErrorKind::internal, "decode_float: '" + std::string(format.name) + "' does not fit a float");
   }
-  const std::uint64_t bits = encode(kFP32, decode(format, code), Policy{});
+  const std::uint64_t bits = encode(kFP32, decode(format, code), {.overflow = Overflow::inf_or_nan});
   return std::bit_cast<float>(static_cast<std::uint32_t>(bits));
 }
 

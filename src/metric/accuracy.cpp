@@ -25,14 +25,30 @@ bool is_worse_value(double a, double b, MetricSummary::Better better) {
   return better == MetricSummary::Better::higher ? a < b : a > b;
 }
 
+// Doubles in order, both zeros as 0.
+std::int64_t double_ordinal(double x) {
+  const auto bits = std::bit_cast<std::int64_t>(x);
+  return bits < 0 ? std::numeric_limits<std::int64_t>::min() - bits : bits;
+}
+
+std::uint64_t difference(std::int64_t a, std::int64_t b) {
+  return a > b ? static_cast<std::uint64_t>(a) - static_cast<std::uint64_t>(b)
+               : static_cast<std::uint64_t>(b) - static_cast<std::uint64_t>(a);
+}
+
+// At least ulp_distance(), at a tenth of its cost: neighbours in a format of m mantissa bits are 2^(52 - m) doubles or
+// more apart, and rounding r may add one step.
+std::uint64_t ulp_distance_bound(const format::Format& format, double o, double r) {
+  return (difference(double_ordinal(o), double_ordinal(r)) >> (52 - format.mantissa_bits)) + 1;
+}
+
 std::uint64_t ulp_distance(const format::Format& format, double o, double r) {
   constexpr format::Policy kNearest{.overflow = format::Overflow::inf_or_nan};
   constexpr format::Policy kSaturate{};
   const format::Policy& policy = format::has_inf(format) ? kNearest : kSaturate;
   const std::int64_t a = format::ordinal(format, format::encode(format, o, policy));
   const std::int64_t b = format::ordinal(format, format::encode(format, r, policy));
-  return a > b ? static_cast<std::uint64_t>(a) - static_cast<std::uint64_t>(b)
-               : static_cast<std::uint64_t>(b) - static_cast<std::uint64_t>(a);
+  return difference(a, b);
 }
 
 }  // namespace
@@ -94,7 +110,8 @@ void Accuracy::add_pair(double o, double r, const Location& where) {
     max_abs_ = magnitude;
     worst_ = where;
   }
-  max_ulp_ = std::max(max_ulp_, ulp_distance(*output_format_, o, r));
+  if (ulp_distance_bound(*output_format_, o, r) > max_ulp_)
+    max_ulp_ = std::max(max_ulp_, ulp_distance(*output_format_, o, r));
   ++finite_;
 }
 

@@ -4,7 +4,7 @@
 #include <cstring>
 
 #include "attention/dense_product.h"
-#include "attention/heads.h"
+#include "heads.h"
 #include "base/error.h"
 #include "support/catch.h"
 

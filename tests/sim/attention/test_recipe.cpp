@@ -1,7 +1,7 @@
 // The table of recipe keys: every key round-trips, every bad value and misfit is named.
 #include <set>
 
-#include "attention/heads.h"
+#include "heads.h"
 #include "attention/recipe.h"
 #include "base/error.h"
 #include "support/catch.h"

@@ -116,7 +116,7 @@ TEST_CASE("E5M2 overflows to infinity from 61440 on") {
   CHECK(code(kE5M2, kInf, {.rounding = Rounding::toward_zero, .overflow = Overflow::inf_or_nan}) == 0x7C);
 }
 
-TEST_CASE("E8M0 ties upward; what it cannot hold follows the overflow policy") {
+TEST_CASE("E8M0 ties upward, and what it cannot hold follows the overflow policy") {
   CHECK(code(kE8M0, 1.5f, kSaturate) == 0x80);
   CHECK(code(kE8M0, 3.0f, kSaturate) == 0x81);
   CHECK(code(kE8M0, 2.9f, kSaturate) == 0x80);

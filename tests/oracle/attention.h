@@ -1,0 +1,276 @@
+// Attention the plainest way: a quantizer that looks at every group's elements one by one, whole rows of softmax, and
+// the same in tiles with a running maximum where a recipe's rounding depends on them.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <map>
+#include <vector>
+
+#include "accumulator.h"
+#include "dump.h"
+#include "matrix.h"
+#include "options.h"
+
+namespace oracle {
+
+/// Rounds to FP32 where a recipe computes in FP32. A double rounded once more is the FP32 result of + - * and /.
+struct Rounder {
+  bool f32;
+  double operator()(double x) const { return f32 ? static_cast<double>(static_cast<float>(x)) : x; }
+};
+
+/// A matrix after quantization: element (r, c) stands for codes(r, c) * scales(r, c).
+struct Quantized {
+  Matrix codes, scales;
+  int smallest_exponent = -1100;
+};
+
+/// The name of the group that an element is in. Per thread: the rows of an m16n8 accumulator that one lane of a warp
+/// holds (SageAttention2, section 3.2).
+inline int group_of(const Options& o, Share share, bool is_query, int row, int column) {
+  const int block = is_query ? o.q_block : o.k_block;
+  const int warp = is_query ? o.q_warp : o.k_warp;
+  switch (share) {
+    case Share::tensor:
+      return 0;
+    case Share::block:
+      return row / block;
+    case Share::warp:
+      return row / warp;
+    case Share::thread:
+      return is_query ? row / warp * 8 + row % 8 : row / warp * 4 + row % 8 / 2;
+    case Share::token:
+      return row;
+    case Share::channel:
+      return column;
+  }
+  return 0;
+}
+
+inline Quantized quantize(const Options& o, const Matrix& x, const Operand& operand, bool is_query) {
+  const Rounder round{o.f32};
+  Quantized result{x, Matrix(x.rows, x.columns, 1.0)};
+  if (operand.set == nullptr) return result;
+  result.smallest_exponent = operand.set->smallest_exponent;
+  std::map<int, double> largest;
+  for (int r = 0; r < x.rows; ++r)
+    for (int c = 0; c < x.columns; ++c) {
+      double& l = largest[group_of(o, operand.share, is_query, r, c)];
+      l = std::max(l, std::fabs(x(r, c)));
+    }
+  for (int r = 0; r < x.rows; ++r)
+    for (int c = 0; c < x.columns; ++c) {
+      if (operand.set->scaled) {
+        const double scale = round(largest[group_of(o, operand.share, is_query, r, c)] / operand.set->largest());
+        if (scale > 0) result.scales(r, c) = scale;
+      }
+      result.codes(r, c) = operand.set->nearest(round(x(r, c) / result.scales(r, c)));
+    }
+  return result;
+}
+
+/// Row r: the mean of the tokens of r's block (of all tokens when block is 0).
+inline Matrix token_means(const Matrix& x, int block, const Rounder& round) {
+  Matrix means(x.rows, x.columns);
+  for (int r = 0; r < x.rows; ++r) {
+    const int first = block == 0 ? 0 : r / block * block;
+    const int last = block == 0 ? x.rows : std::min(x.rows, first + block);
+    for (int c = 0; c < x.columns; ++c) {
+      if (r > first) {
+        means(r, c) = means(first, c);
+        continue;
+      }
+      long double sum = 0;
+      for (int t = first; t < last; ++t) sum += x(t, c);
+      means(r, c) = round(static_cast<double>(sum / (last - first)));
+    }
+  }
+  return means;
+}
+
+inline Matrix difference(const Matrix& x, const Matrix& y, const Rounder& round) {
+  Matrix d = x;
+  for (std::size_t i = 0; i < d.elements.size(); ++i) d.elements[i] = round(x.elements[i] - y.elements[i]);
+  return d;
+}
+
+inline std::vector<double> row_of(const Matrix& m, int row) {
+  std::vector<double> result;
+  for (int c = 0; c < m.columns; ++c) result.push_back(m(row, c));
+  return result;
+}
+
+inline double exact_dot(const std::vector<double>& a, const std::vector<double>& b) {
+  long double sum = 0;
+  for (std::size_t i = 0; i < a.size(); ++i) sum += static_cast<long double>(a[i]) * b[i];
+  return static_cast<double>(sum);
+}
+
+/// Everything that a row of the output needs.
+struct Prepared {
+  Quantized q, k, v;
+  Matrix q_means;   ///< subtracted from Q, row by row
+  Matrix smooth_k;  ///< K before quantization, which the means of Q are multiplied with
+};
+
+inline Prepared prepare(const Options& o, const Head& head) {
+  const Rounder round{o.f32};
+  Prepared p;
+  Matrix q = head.q;
+  p.smooth_k = head.k;
+  p.q_means = Matrix(q.rows, q.columns);
+  if (o.smooth_k) p.smooth_k = difference(head.k, token_means(head.k, 0, round), round);
+  if (o.smooth_q) {
+    p.q_means = token_means(head.q, o.q_block, round);
+    q = difference(head.q, p.q_means, round);
+  }
+  p.q = quantize(o, q, o.q, true);
+  p.k = quantize(o, p.smooth_k, o.k, false);
+  p.v = quantize(o, head.v, o.v, false);
+  return p;
+}
+
+/// The scores of keys 0 .. keys - 1.
+inline std::vector<double> scores_of_row(const Options& o, const Head& head, const Prepared& p, int row, int keys) {
+  const Rounder round{o.f32};
+  const std::vector<double> q = row_of(p.q.codes, row);
+  const std::vector<double> q_mean = row_of(p.q_means, row);
+  std::vector<double> scores;
+  for (int j = 0; j < keys; ++j) {
+    const double dot =
+        round(accumulate(o.qk, 0.0, q, row_of(p.k.codes, j), p.q.smallest_exponent, p.k.smallest_exponent));
+    double score = round(dot * round(p.q.scales(row, 0) * p.k.scales(j, 0)));
+    if (o.smooth_q) score = round(score + round(exact_dot(q_mean, row_of(p.smooth_k, j))));
+    scores.push_back(round(score * head.sm_scale));
+  }
+  return scores;
+}
+
+inline double p_scale_of(const Options& o) {
+  if (o.p_scale != 0) return o.p_scale;
+  return o.p != nullptr && o.p->scaled ? o.p->largest() : 1.0;
+}
+
+/// One row of O at a time, keys in tiles.
+struct RunningRow {
+  double max = -std::numeric_limits<double>::infinity();
+  double sum = 0;
+  std::vector<double> o;
+};
+
+/// O += P V over one tile, moving to O whenever `promotion` says so. p holds the rounded, scaled P of the tile.
+inline void add_tile(const Options& o, const Prepared& prepared, const std::vector<double>& p, int first_key,
+                     RunningRow& row) {
+  const Rounder round{o.f32};
+  const int keys = static_cast<int>(p.size());
+  const int smallest_p = o.p != nullptr ? o.p->smallest_exponent : -1100;
+  const int chunk = o.promotion > 0 ? o.promotion * o.pv.instruction_keys : keys;
+  for (int c = 0; c < prepared.v.codes.columns; ++c)
+    for (int first = 0; first < keys; first += chunk) {
+      std::vector<double> a, b;
+      for (int j = first; j < std::min(keys, first + chunk); ++j) {
+        a.push_back(p[static_cast<std::size_t>(j)]);
+        b.push_back(prepared.v.codes(first_key + j, c));
+      }
+      double& out = row.o[static_cast<std::size_t>(c)];
+      const double start = o.promotion == 0 ? out : 0.0;
+      const double part = round(accumulate(o.pv, start, a, b, smallest_p, prepared.v.smallest_exponent));
+      out = o.promotion == 0 ? part : round(out + part);
+    }
+}
+
+inline std::vector<double> tiled_row(const Options& o, const Prepared& prepared, const std::vector<double>& scores) {
+  const Rounder round{o.f32};
+  RunningRow row;
+  row.o.assign(static_cast<std::size_t>(prepared.v.codes.columns), 0.0);
+  const int keys = static_cast<int>(scores.size());
+  for (int first = 0; first < keys; first += o.k_block) {
+    const int last = std::min(keys, first + o.k_block);
+    const double old_max = row.max;
+    for (int j = first; j < last; ++j) row.max = std::max(row.max, scores[static_cast<std::size_t>(j)]);
+    const double shrink = round(std::exp(round(old_max - row.max)));
+    row.sum = round(row.sum * shrink);
+    for (double& out : row.o) out = round(out * shrink);
+    std::vector<double> p;
+    double tile_sum = 0;
+    for (int j = first; j < last; ++j) {
+      const double weight = round(std::exp(round(scores[static_cast<std::size_t>(j)] - row.max)));
+      tile_sum = round(tile_sum + weight);
+      const double scaled = round(weight * p_scale_of(o));
+      p.push_back(o.p != nullptr ? o.p->nearest(scaled) : scaled);
+    }
+    row.sum = round(row.sum + tile_sum);
+    add_tile(o, prepared, p, first, row);
+  }
+  for (std::size_t c = 0; c < row.o.size(); ++c) {
+    const double normal = round(row.o[c] / round(row.sum * p_scale_of(o)));
+    row.o[c] = round(normal * prepared.v.scales(0, static_cast<int>(c)));
+  }
+  return row.o;
+}
+
+/// The whole row's maximum first, then P, then O: long double sums, no rounding but P's own.
+inline std::vector<double> whole_row(const Options& o, const Prepared& prepared, const std::vector<double>& scores) {
+  const double max = *std::max_element(scores.begin(), scores.end());
+  std::vector<double> weights;
+  long double sum = 0;
+  for (const double s : scores) {
+    const long double weight = std::exp(static_cast<long double>(s) - max);
+    sum += weight;
+    const double scaled = static_cast<double>(weight * p_scale_of(o));
+    weights.push_back(o.p != nullptr ? o.p->nearest(scaled) : scaled);
+  }
+  std::vector<double> out;
+  for (int c = 0; c < prepared.v.codes.columns; ++c) {
+    long double total = 0;
+    for (std::size_t j = 0; j < weights.size(); ++j)
+      total += static_cast<long double>(weights[j]) * prepared.v.codes(static_cast<int>(j), c);
+    out.push_back(static_cast<double>(total / (sum * p_scale_of(o)) * prepared.v.scales(0, c)));
+  }
+  return out;
+}
+
+/// O [Nq, head_dim].
+inline Matrix attention(const Options& o, const Head& head) {
+  const Prepared prepared = prepare(o, head);
+  Matrix result(head.q.rows, head.v.columns);
+  for (int row = 0; row < head.q.rows; ++row) {
+    const int keys = head.causal ? std::min(row + 1, head.k.rows) : head.k.rows;
+    const std::vector<double> scores = scores_of_row(o, head, prepared, row, keys);
+    const std::vector<double> out = o.tiled ? tiled_row(o, prepared, scores) : whole_row(o, prepared, scores);
+    for (int c = 0; c < result.columns; ++c) {
+      double x = out[static_cast<std::size_t>(c)];
+      if (o.round_o_to_f32) x = static_cast<double>(static_cast<float>(x));
+      result(row, c) = o.round_o_to_f16 ? fp16().nearest(x) : x;
+    }
+  }
+  return result;
+}
+
+/// CosSim, relative L1 and RMSE of any number of heads, flattened to one vector.
+struct Errors {
+  long double product = 0, square = 0, reference_square = 0, difference = 0, reference = 0, difference_square = 0;
+  long double count = 0;
+
+  void add(const Matrix& output, const Matrix& exact) {
+    for (std::size_t i = 0; i < output.elements.size(); ++i) {
+      const long double o = output.elements[i];
+      const long double r = exact.elements[i];
+      product += o * r;
+      square += o * o;
+      reference_square += r * r;
+      difference += std::fabs(o - r);
+      reference += std::fabs(r);
+      difference_square += (o - r) * (o - r);
+      count += 1;
+    }
+  }
+
+  double cosine() const { return static_cast<double>(product / std::sqrt(square) / std::sqrt(reference_square)); }
+  double relative_l1() const { return static_cast<double>(difference / reference); }
+  double rmse() const { return static_cast<double>(std::sqrt(difference_square / count)); }
+};
+
+}  // namespace oracle
