@@ -49,12 +49,13 @@ class Bench {
     result.b = result.a;
     result.c = c;
     for (const ProductTerm& term : terms) {
-      // The exponent is shared out so that both factors are normal where that is possible.
-      const int of_a = std::clamp(term.exponent / 2, minimum(recipe_.a), maximum(recipe_.a));
-      const int of_b = std::clamp(term.exponent - of_a, minimum(recipe_.b), maximum(recipe_.b));
+      // The exponent is shared out so that both factors are normal where that is possible, and A is subnormal first.
+      const int near = std::clamp(term.exponent / 2, minimum(recipe_.a), maximum(recipe_.a));
+      const int of_b = std::clamp(term.exponent - near, minimum(recipe_.b), maximum(recipe_.b));
+      const int of_a = std::max(term.exponent - of_b, minimum(recipe_.a) - recipe_.a.mantissa_bits);
       const auto at = static_cast<std::size_t>(term.position);
-      result.a[at] = operand(recipe_.a, term.negative, term.exponent - of_b, term.significand > 1);
-      result.b[at] = operand(recipe_.b, false, of_b, term.significand > 2);
+      result.a[at] = operand(recipe_.a, term.negative, of_a, term.significand > 1);
+      result.b[at] = operand(recipe_.b, false, term.exponent - of_a, term.significand > 2);
     }
     return result;
   }
@@ -209,7 +210,7 @@ std::string find_floor(const Bench& bench, const std::vector<int>& group, int fr
   const int top = is_f16 ? -25 : -149;
   const auto smallest = [](const CodeFormat& f) { return mma::families::min_exponent(f); };
   if (smallest(recipe.a) + smallest(recipe.b) > top) return "?";
-  const int reach = smallest(recipe.a) - recipe.a.mantissa_bits + smallest(recipe.b);  // a's smallest subnormal
+  const int reach = smallest(recipe.a) - recipe.a.mantissa_bits + smallest(recipe.b) - recipe.b.mantissa_bits;
   int kept = 0;
   bool lost = false;
   for (int j = 1; j <= fraction_bits && top - j >= reach && !lost; ++j) {

@@ -19,14 +19,14 @@ inline constexpr int kTileOutputs = kTileRows * kTileColumns;
 
 /// What A and B hold.
 enum class OperandFamily : std::uint8_t {
-  uniform,     ///< every finite code equally often
+  uniform,     ///< every finite code equally often, but for B's largest where C would overflow
   special,     ///< the same with a few NaN and Inf, so that about one output in four meets one
   normal,      ///< N(0, 1), near enough: a sum of four uniform numbers
   attention,   ///< A: post-softmax probabilities (FP8: scaled by 256, INT8: by 128); B: normal
-  wide,        ///< exponents all over the format (at most 80 binades)
+  wide,        ///< exponents all over the format (at most 80 binades), B's limited likewise
   cancelling,  ///< pairs of products that cancel but for a last bit of A
   tiny,        ///< subnormals and the smallest normals
-  large,       ///< the largest magnitudes; sums overflow where the output format can
+  large,       ///< the largest magnitudes; some sums overflow where C's format can
 };
 inline constexpr int kOperandFamilies = 8;
 
@@ -38,7 +38,7 @@ enum class AccumulatorFamily : std::uint8_t {
   wide,        ///< within 40 binades of the first product
   opposite,    ///< minus the first product, cut, its last bit random
   uniform,     ///< any finite code
-  huge,        ///< the top binades (integers: within 2^16 of the limits)
+  huge,        ///< one in 16 in the top binades, the others near (integers: all within 2^16 of the limits)
   tiny,        ///< subnormals and the smallest normals (integers: below 2^12)
 };
 
@@ -171,20 +171,35 @@ constexpr std::uint64_t probability(const CodeFormat& f, std::uint64_t r) {
   return from_fixed(f, false, magnitude, f.bits == 8 && !f.has_infinity ? -8 : -16);
 }
 
+/// The largest exponent of B with which products stay six binades below C's largest; B's own where that is smaller.
+constexpr int largest_b_exponent(const CodeFormat& a, const CodeFormat& b, const CodeFormat& c) {
+  const int limit = max_exponent(c) - 6 - max_exponent(a);
+  return limit < max_exponent(b) ? limit : max_exponent(b);
+}
+
 /// The exponents that `wide`, `tiny` and `large` draw from.
 struct ExponentRange {
   int low, high;
 };
 
-constexpr ExponentRange exponent_range(const CodeFormat& f, OperandFamily family, bool is_a) {
+constexpr ExponentRange exponent_range(const CodeFormat& f, OperandFamily family, bool is_a, int b_limit) {
   const int low = min_exponent(f) - f.mantissa_bits, high = max_exponent(f);
   const bool bounded = is_wide_ranging(f);
-  if (family == OperandFamily::wide) return bounded ? ExponentRange{-40, 40} : ExponentRange{low, high};
-  if (family == OperandFamily::tiny) {
-    if (bounded && !is_a) return {-f.mantissa_bits - 16, 2};
-    return {low, min_exponent(f) + 1};
+  switch (family) {
+    case OperandFamily::wide:
+      return bounded ? ExponentRange{-40, 40} : ExponentRange{low, is_a ? high : b_limit};
+    case OperandFamily::tiny:
+      return bounded && !is_a ? ExponentRange{-f.mantissa_bits - 16, 2} : ExponentRange{low, min_exponent(f) + 1};
+    default:
+      return is_a || b_limit == high ? ExponentRange{high - 3, high} : ExponentRange{b_limit - 2, b_limit + 7};
   }
-  return bounded && !is_a ? ExponentRange{-6, 2} : ExponentRange{high - 3, high};
+}
+
+/// The code with an exponent field above B's limit brought below it.
+constexpr std::uint64_t limited(const CodeFormat& f, std::uint64_t code, int b_limit) {
+  const auto fields = static_cast<std::uint64_t>(b_limit + f.bias + 1);
+  const std::uint64_t field = low_bits(code >> f.mantissa_bits, f.exponent_bits);
+  return field < fields ? code : code - ((field - field % fields) << f.mantissa_bits);
 }
 
 }  // namespace families
@@ -198,15 +213,18 @@ constexpr std::uint64_t operand_key(std::uint64_t seed, OperandFamily family, st
 namespace families {
 
 /// A's (or B's) stored code number `index` before pairs are made to cancel.
-constexpr std::uint64_t plain_operand(const CodeFormat& f, OperandFamily family, bool is_a, int k, std::uint64_t key,
+constexpr std::uint64_t plain_operand(const OperandRecipe& recipe, OperandFamily family, bool is_a, std::uint64_t key,
                                       std::uint64_t index) {
+  const CodeFormat& f = is_a ? recipe.a : recipe.b;
   const std::uint64_t r = mix64(key ^ index);
   const std::uint64_t low = r >> 3;
   if (f.is_integer && family != OperandFamily::normal && family != OperandFamily::attention) return low_bits(r, f.bits);
+  const int b_limit = f.is_integer ? 0 : largest_b_exponent(recipe.a, recipe.b, recipe.c);
+  const std::uint64_t any = finite(f, low_bits(low, f.bits));
   switch (family) {
     case OperandFamily::special:
-      if ((r >> 32) % static_cast<std::uint64_t>(8 * k) == 0) return stored(f, special(f, low), r);
-      return stored(f, finite(f, low_bits(low, f.bits)), r);
+      if ((r >> 32) % static_cast<std::uint64_t>(8 * recipe.k) == 0) return stored(f, special(f, low), r);
+      return stored(f, is_a ? any : limited(f, any, b_limit), r);
     case OperandFamily::normal:
       return stored(f, normal(f, r), mix64(r));
     case OperandFamily::attention:
@@ -214,7 +232,7 @@ constexpr std::uint64_t plain_operand(const CodeFormat& f, OperandFamily family,
     case OperandFamily::wide:
     case OperandFamily::tiny:
     case OperandFamily::large: {
-      const ExponentRange range = exponent_range(f, family, is_a);
+      const ExponentRange range = exponent_range(f, family, is_a, b_limit);
       return stored(f, compose(f, (r & 1) != 0, between(r >> 1, range.low, range.high), mix64(r)), r >> 20);
     }
     case OperandFamily::cancelling:
@@ -222,7 +240,7 @@ constexpr std::uint64_t plain_operand(const CodeFormat& f, OperandFamily family,
     case OperandFamily::uniform:
       break;
   }
-  return stored(f, finite(f, low_bits(low, f.bits)), r << 1);
+  return stored(f, is_a ? any : limited(f, any, b_limit), r << 1);
 }
 
 /// The position whose product position `position` cancels, or itself: neighbours in even tiles, half of K apart in odd.
@@ -237,14 +255,14 @@ constexpr int partner(int position, int k, std::uint64_t tile) {
 /// operand_key().
 constexpr std::uint64_t operand_code(const OperandRecipe& recipe, OperandFamily family, std::uint64_t tile, int side,
                                      std::uint64_t key, int row, int position) {
-  const CodeFormat& f = side == 0 ? recipe.a : recipe.b;
   const auto index = [&](int p) {
     return static_cast<std::uint64_t>(row) * static_cast<std::uint64_t>(recipe.k) + static_cast<std::uint64_t>(p);
   };
   int source = position;
   if (family == OperandFamily::cancelling && !recipe.a.is_integer) source = families::partner(position, recipe.k, tile);
-  const std::uint64_t code = families::plain_operand(f, family, side == 0, recipe.k, key, index(source));
+  const std::uint64_t code = families::plain_operand(recipe, family, side == 0, key, index(source));
   if (source == position || side == 1) return code;
+  const CodeFormat& f = recipe.a;
   const std::uint64_t last_bit = mix64(key ^ index(position)) & 1;
   return code ^ std::uint64_t{1} << (f.unused_bits + f.bits - 1) ^ last_bit << f.unused_bits;
 }
@@ -304,6 +322,7 @@ constexpr std::uint64_t accumulator_code(const OperandRecipe& recipe, OperandFam
     case AccumulatorFamily::opposite:
       return opposite(recipe, a, b, r);
     case AccumulatorFamily::huge:
+      if ((r >> 40 & 15) != 0) return composed(product - 12, product + 12);
       return composed(max_exponent(f) - 7, max_exponent(f));
     case AccumulatorFamily::tiny:
       return composed(min_exponent(f) - f.mantissa_bits, min_exponent(f) + 1);
