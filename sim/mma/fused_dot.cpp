@@ -7,9 +7,11 @@
 #include <array>
 #include <bit>
 #include <cmath>
+#include <type_traits>
 
 #include "base/error.h"
 #include "base/fp_environment.h"
+#include "format/encode.h"
 #include "mma/amd_dot.h"
 #include "mma/fused_sum.h"
 #include "mma/unpacked.h"
@@ -91,6 +93,20 @@ std::uint64_t fused_dot(const Instruction& x, const DotOperands& operands, Trace
   return c;
 }
 
+/// Traces the rounded addition of c, in D's format, to `sum`.
+void record_add(const Instruction& x, std::uint64_t sum, std::uint64_t c, std::uint64_t code, Trace* trace) {
+  TraceStep* step = next_step(trace, "rounded addition of c");
+  if (step == nullptr) return;
+  for (const auto& [name, operand] : {std::pair("sum", unpack(*x.d, sum)), {"c", unpack(*x.d, c)}}) {
+    const Term term = as_term(operand);
+    step->special |= operand.kind != Unpacked::Class::finite;
+    step->terms.push_back({name, to_double(term), term.exponent, to_double(term)});
+    step->sum_before += to_double(term);
+  }
+  step->sum_after = step->sum_before;
+  step->output = code;
+}
+
 /// Hopper's FP8 mma.sync: the operands are unpacked to FP16 and go through two HMMA, k mod 4 in {0, 1} first, from a
 /// zero accumulator; C joins by an ordinary addition.
 std::uint64_t interleaved_dot(const Instruction& x, const DotOperands& operands, Trace* trace) {
@@ -104,16 +120,7 @@ std::uint64_t interleaved_dot(const Instruction& x, const DotOperands& operands,
                      next_step(trace, fmt::format("products with k mod 4 in {{{}, {}}}", half, half + 1)));
   }
   const std::uint64_t code = rounded_add(*x.d, sum, operands.c);
-  if (TraceStep* step = next_step(trace, "rounded addition of c")) {
-    const Unpacked terms[] = {unpack(*x.d, sum), unpack(*x.d, operands.c)};
-    step->special = terms[0].kind != Unpacked::Class::finite || terms[1].kind != Unpacked::Class::finite;
-    for (const auto& [name, term] : {std::pair("sum", as_term(terms[0])), {"c", as_term(terms[1])}}) {
-      step->terms.push_back({name, to_double(term), term.exponent, to_double(term)});
-      step->sum_before += to_double(term);
-    }
-    step->sum_after = step->sum_before;
-    step->output = code;
-  }
+  record_add(x, sum, operands.c, code, trace);
   return code;
 }
 
@@ -155,28 +162,51 @@ std::uint64_t scaled_group_dot(const Instruction& x, const DotOperands& operands
   return add_accumulator(x, operands.c, special, terms, step);
 }
 
+/// Traces next = a * b + c.
+template <class T>
+void record_fma(TraceStep* step, std::size_t k, T a, T b, T c, T next) {
+  if (step == nullptr) return;
+  const double product = static_cast<double>(a) * static_cast<double>(b);
+  const auto addend = static_cast<double>(c);
+  step->terms = {{fmt::format("a[{0}] b[{0}]", k), product, 0, product}, {"c", addend, 0, addend}};
+  step->special = !std::isfinite(next);
+  step->sum_before = product + addend;
+  step->sum_after = static_cast<double>(next);
+  step->output = std::bit_cast<std::conditional_t<sizeof(T) == 4, std::uint32_t, std::uint64_t>>(next);
+}
+
 /// D of one fused multiply-add after the other in the floating-point type T with codes of type Code.
 template <class T, class Code>
-std::uint64_t fma_chain(const Instruction& x, const DotOperands& operands, std::uint64_t nan_code, Trace* trace) {
+std::uint64_t fma_chain(const DotOperands& operands, std::uint64_t nan_code, Trace* trace) {
   const FpEnvironment environment;
   const auto value = [](std::uint64_t code) { return std::bit_cast<T>(static_cast<Code>(code)); };
   T sum = value(operands.c);
-  for (std::size_t k = 0; k < static_cast<std::size_t>(x.k); ++k) {
+  for (std::size_t k = 0; k < operands.a.size(); ++k) {
     const T a = value(operands.a[k]);
     const T b = value(operands.b[k]);
     const T next = std::fma(a, b, sum);
-    if (TraceStep* step = next_step(trace, fmt::format("fma at k = {}", k))) {
-      const double exact = static_cast<double>(a) * static_cast<double>(b);
-      step->terms = {{fmt::format("a[{0}] b[{0}]", k), exact, 0, exact},
-                     {"c", static_cast<double>(sum), 0, static_cast<double>(sum)}};
-      step->special = !std::isfinite(next);
-      step->sum_before = exact + static_cast<double>(sum);
-      step->sum_after = static_cast<double>(next);
-      step->output = std::bit_cast<Code>(next);
-    }
+    record_fma(next_step(trace, fmt::format("fma at k = {}", k)), k, a, b, sum, next);
     sum = next;
   }
   return std::isnan(sum) ? nan_code : std::bit_cast<Code>(sum);
+}
+
+/// The chain from zero, in f32 whatever the operands' format; C is added last.
+std::uint64_t late_fma_chain(const Instruction& x, const DotOperands& operands, Trace* trace) {
+  const FpEnvironment environment;
+  float sum = 0;
+  for (std::size_t k = 0; k < operands.a.size(); ++k) {
+    const float a = format::decode_float(*x.a, operands.a[k]);
+    const float b = format::decode_float(*x.b, operands.b[k]);
+    const float next = std::fma(a, b, sum);
+    record_fma(next_step(trace, fmt::format("fma at k = {}", k)), k, a, b, sum, next);
+    sum = next;
+  }
+  const std::uint64_t chain = std::isnan(sum) ? nvidia_nan(*x.d) : std::uint64_t{std::bit_cast<std::uint32_t>(sum)};
+  const std::uint64_t c = widened_accumulator(x, operands.c);
+  const std::uint64_t code = rounded_add(*x.d, chain, c);
+  record_add(x, chain, c, code, trace);
+  return code;
 }
 
 /// Exact, then modulo 2^32 or clamped.
@@ -224,6 +254,8 @@ std::uint64_t dispatch(const Instruction& x, const DotOperands& operands, Trace*
       return scaled_group_dot(x, operands, trace);
     case Kind::interleaved_dot:
       return interleaved_dot(x, operands, trace);
+    case Kind::late_fma_chain:
+      return late_fma_chain(x, operands, trace);
     case Kind::integer_dot:
       return integer_dot(x, operands, trace);
     case Kind::amd_fused_dot:
@@ -233,9 +265,9 @@ std::uint64_t dispatch(const Instruction& x, const DotOperands& operands, Trace*
     case Kind::fma_chain:
       break;
   }
-  if (x.d->bits == 32) return fma_chain<float, std::uint32_t>(x, operands, kAmdNan, trace);
+  if (x.d->bits == 32) return fma_chain<float, std::uint32_t>(operands, kAmdNan, trace);
   const std::uint64_t nan = x.family.starts_with("sm") ? 0xFFF8000000000000u : 0x7FF8000000000000u;
-  return fma_chain<double, std::uint64_t>(x, operands, nan, trace);
+  return fma_chain<double, std::uint64_t>(operands, nan, trace);
 }
 
 std::string term_line(const TraceTerm& term, int fraction_bits) {

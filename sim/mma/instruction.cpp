@@ -99,6 +99,7 @@ constexpr Rule kBlackwellFp8F16{Kind::fused_dot, {32, 25, -133, 10, kRne}};
 constexpr Rule kBlackwellMmaFp8F16{Kind::fused_dot, {32, 25, -22, 10, kRne}};
 constexpr Rule kBlackwellFp4{Kind::scaled_group_dot, {64, 35, -139, 23, kRz}};
 constexpr Rule kFmaChain{Kind::fma_chain};
+constexpr Rule kLateFmaChain{Kind::late_fma_chain};
 constexpr Rule kInteger{Kind::integer_dot};
 constexpr Rule kCdna1Pairs{Kind::amd_pairwise, {2, 0, 0, 23, kRne}};
 constexpr Rule kCdna1Quads{Kind::amd_pairwise, {4, 0, 0, 23, kRne}};
@@ -112,6 +113,7 @@ constexpr Source kH200{Evidence::measured, "NVIDIA H200, recorded vectors"};
 constexpr Source kH200Attention{Evidence::measured, "NVIDIA H200, replay of PyTorch's memory-efficient attention"};
 constexpr Source kMmaSim{Evidence::literature, "MMA-Sim, arXiv 2511.10909"};
 constexpr Source kKhattak{Evidence::literature, "Khattak and Mikaitis, arXiv 2512.07004 v4"};
+constexpr Source kMachineCode{Evidence::literature, "machine code of CUDA 13.0's ptxas"};
 constexpr Source kPtx{Evidence::literature, "PTX ISA 9.0: exact integer dot product"};
 
 constexpr std::string_view kFp8 = "e4m3 e5m2";
@@ -135,6 +137,8 @@ constexpr Row kRows[] = {
     {"sm80.mma sm89.mma", "m16n8k8 m16n8k16", "f32", "f16", "f16", kTuringF32, kMmaSim},
     {"sm80.mma sm89.mma", "m16n8k8 m16n8k16", "f32", "bf16", "bf16", kTuringF32, kMmaSim},
     {"sm80.mma sm89.mma", "m16n8k8 m16n8k16", "f16", "f16", "f16", kTuringF16, kMmaSim},
+    {kFrom80, "m8n8k4", "f32", "f16", "f16", kLateFmaChain, kMachineCode},
+    {kFrom80, "m8n8k4", "f32 f16", "f16", "f16", kLateFmaChain, kMachineCode},
     {"sm89.mma", "m16n8k16 m16n8k32", "f32", kFp8, kFp8, kAdaFp8F32, kMmaSim},
     {"sm89.mma", "m16n8k16 m16n8k32", "f16", kFp8, kFp8, kAdaFp8F16, kMmaSim},
     // Hopper, mma.sync
@@ -152,6 +156,8 @@ constexpr Row kRows[] = {
     {"sm90.mma", "m16n8k32", "f16", "e4m3", "e4m3", kHopperMmaFp8F16, kH200},
     {"sm90.mma", "m16n8k32", "f16", "e4m3", "e5m2", kHopperMmaFp8F16, kKhattak},
     {"sm90.mma", "m16n8k32", "f16", "e5m2", kFp8, kHopperMmaFp8F16, kKhattak},
+    {"sm90.mma sm100.mma", "m16n8k16", "f32", kFp8, kFp8, kHopperMmaFp8F32, kMachineCode},
+    {"sm90.mma sm100.mma", "m16n8k16", "f16", kFp8, kFp8, kHopperMmaFp8F16, kMachineCode},
     // Hopper, wgmma
     {"sm90.wgmma", "m64nNk8", "f32", "tf32", "tf32", kHopperTf32, kMmaSim},
     {"sm90.wgmma", "m64nNk16", "f32", "f16", "f16", kHopperF32, kH200},
@@ -283,7 +289,8 @@ Instruction make_instruction(const Row& row, std::string_view family, std::strin
   }
   x.kind = row.rule.kind;
   x.fusion = row.rule.fusion;
-  x.fusion.group = std::min(x.fusion.group, x.k);
+  // The two passes of an interleaved instruction share its K.
+  x.fusion.group = x.kind == Kind::interleaved_dot ? x.k / 2 : std::min(x.fusion.group, x.k);
   x.saturate = suffix == ".satfinite";
   x.flush_subnormals = row.rule.flush_subnormals;
   x.evidence = row.source.evidence;
@@ -395,6 +402,8 @@ std::string_view kind_name(Kind kind) {
       return "two interleaved fused dots, rounded add";
     case Kind::fma_chain:
       return "fma chain";
+    case Kind::late_fma_chain:
+      return "fma chain from zero, rounded add";
     case Kind::integer_dot:
       return "integer dot";
     case Kind::amd_fused_dot:

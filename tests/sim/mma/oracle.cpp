@@ -294,6 +294,24 @@ std::uint64_t fma_chain(const Instruction& x, const DotOperands& operands) {
   return c;
 }
 
+/// The chain from zero in f32; C joins by a rounded addition.
+std::uint64_t late_fma_chain(const Instruction& x, const DotOperands& operands) {
+  Number sum;
+  for (std::size_t k = 0; k < operands.a.size(); ++k) {
+    const Number a = read(*x.a, operands.a[k]);
+    const Number b = read(*x.b, operands.b[k]);
+    sum.special += special_product(a, b);
+    if (sum.special != 0) continue;
+    sum.value += (a.value * b.value) >> kScale;
+    sum = read(format::kFP32, round_code(format::kFP32, sum.value, 23, Direction::nearest_even));
+  }
+  const Number c = read(*x.c, operands.c);
+  const double special = sum.special + c.special;
+  if (special != 0) return special_code(*x.d, special, false);
+  // A product of zeros may be -0, but the chain starts at +0: no sum of it and C is -0.
+  return round_code(*x.d, sum.value + c.value, 23, Direction::nearest_even);
+}
+
 std::uint64_t integer(const Instruction& x, const DotOperands& operands) {
   const auto value = [](const format::Format& format, std::uint64_t code) {
     const cpp_int modulus = cpp_int(1) << format.bits;
@@ -464,6 +482,8 @@ std::uint64_t oracle_dot(const Instruction& x, const DotOperands& operands, Muta
       return scaled(x, operands);
     case Kind::fma_chain:
       return fma_chain(x, operands);
+    case Kind::late_fma_chain:
+      return late_fma_chain(x, operands);
     case Kind::integer_dot:
       return integer(x, operands);
     case Kind::amd_pairwise:
