@@ -81,12 +81,12 @@ struct Element {
   float value() const { return negative ? -magnitude : magnitude; }
 };
 
-Element decode(const format::Format& format, std::uint64_t code) {
+Element decode(const format::Format& format, std::uint64_t code, bool through_fp16) {
   if (format.specials == format::Specials::integer) {
     const std::int64_t value = unpack_integer(format, code);
     return {static_cast<float>(std::abs(value)), 0, value < 0, false};
   }
-  const Unpacked x = unpack(format, code);
+  const Unpacked x = through_fp16 ? as_fp16(unpack(format, code)) : unpack(format, code);
   Element element;
   element.special = x.kind != Unpacked::Class::finite;
   if (element.special || x.significand == 0) return element;
@@ -99,8 +99,8 @@ Element decode(const format::Format& format, std::uint64_t code) {
 /// decode() by table, for formats of at most 8 bits.
 class TableDecoder {
  public:
-  explicit TableDecoder(const format::Format& format) {
-    for (std::uint32_t code = 0; code < 256; ++code) table_[code] = decode(format, code);
+  TableDecoder(const format::Format& format, bool through_fp16) {
+    for (std::uint32_t code = 0; code < 256; ++code) table_[code] = decode(format, code, through_fp16);
   }
   Element operator()(std::uint32_t code) const { return table_[code & 0xFF]; }
 
@@ -124,11 +124,11 @@ struct WideDecoder {
   }
 };
 
-/// Calls `use` with the decoder of the format.
+/// Calls `use` with the decoder of the format. `through_fp16`: FP8 that is converted to FP16 first.
 template <class Use>
-void with_decoder(const format::Format& format, const Use& use) {
+void with_decoder(const format::Format& format, bool through_fp16, const Use& use) {
   if (format.bits <= 8) {
-    use(TableDecoder(format));
+    use(TableDecoder(format, through_fp16));
   } else if (format.bits == 19) {
     use(WideDecoder<32, false>());
   } else if (format.exponent_bits == 5) {
@@ -229,7 +229,7 @@ void OperandStorage::for_each_element(const Write& write) {
   const Index stride = side == Side::a ? 1 : kColumns;
   std::vector<Index> positions(static_cast<std::size_t>(k));
   for (Index i = 0; i < k; ++i) positions[static_cast<std::size_t>(i)] = stored_position(*instruction, i) * stride;
-  with_decoder(element_format(), [&](const auto& decoder) {
+  with_decoder(element_format(), instruction->kind == Kind::interleaved_dot, [&](const auto& decoder) {
     for (Index row0 = 0; row0 < rows; row0 += kColumns) {
       for (Index k_band = 0; k_band < k; k_band += band) {
         for (Index row = row0; row < std::min(row0 + kColumns, rows); ++row) {
