@@ -13,6 +13,7 @@
 #include <mutex>
 #include <new>
 #include <string_view>
+#include <utility>
 
 #include "base/error.h"
 #include "base/fp_environment.h"
@@ -74,12 +75,12 @@ struct Element {
   bool special = false;
 };
 
-Element decode_element(const format::Format& format, std::uint64_t code) {
+Element decode_element(const format::Format& format, std::uint64_t code, bool through_fp16) {
   if (format.specials == format::Specials::integer) {
     const std::int64_t value = unpack_integer(format, code);
     return {static_cast<float>(std::abs(value)), 0, value < 0, false};
   }
-  const Unpacked x = unpack(format, code);
+  const Unpacked x = through_fp16 ? as_fp16(unpack(format, code)) : unpack(format, code);
   if (x.kind != Unpacked::Class::finite || x.significand == 0) {
     return {0, kZeroMark<std::int16_t>, false, x.kind != Unpacked::Class::finite};
   }
@@ -87,10 +88,11 @@ Element decode_element(const format::Format& format, std::uint64_t code) {
           static_cast<std::int16_t>(x.exponent), x.negative, false};
 }
 
-/// decode_element() by table, for formats of at most 8 bits; each format's table is made once.
+/// decode_element() by table, for formats of at most 8 bits; each table is made once. `through_fp16`: FP8 that is
+/// converted to FP16 first.
 class TableDecoder {
  public:
-  explicit TableDecoder(const format::Format& format) : table_(table_of(format)) {}
+  TableDecoder(const format::Format& format, bool through_fp16) : table_(table_of(format, through_fp16)) {}
   float magnitude(std::uint32_t code) const { return table_[code & 0xFF].magnitude; }
   std::int16_t exponent(std::uint32_t code) const { return table_[code & 0xFF].exponent; }
   bool negative(std::uint32_t code) const { return table_[code & 0xFF].negative; }
@@ -99,14 +101,14 @@ class TableDecoder {
  private:
   using Table = std::array<Element, 256>;
 
-  static const Table& table_of(const format::Format& format) {
+  static const Table& table_of(const format::Format& format, bool through_fp16) {
     static std::mutex mutex;
-    static std::map<std::string_view, std::unique_ptr<Table>> tables;
+    static std::map<std::pair<std::string_view, bool>, std::unique_ptr<Table>> tables;
     const std::lock_guard lock(mutex);
-    std::unique_ptr<Table>& table = tables[format.name];
+    std::unique_ptr<Table>& table = tables[{format.name, through_fp16}];
     if (table == nullptr) {
       table = std::make_unique<Table>();
-      for (std::uint32_t code = 0; code < 256; ++code) (*table)[code] = decode_element(format, code);
+      for (std::uint32_t code = 0; code < 256; ++code) (*table)[code] = decode_element(format, code, through_fp16);
     }
     return *table;
   }
@@ -282,7 +284,7 @@ void OperandStorage::decode() {
   if (fused && side == Side::a) offset = make_buffer<std::uint8_t>(elements);
   const format::Format& format = element_format();
   if (format.bits <= 8) {
-    decode_elements(TableDecoder(format));
+    decode_elements(TableDecoder(format, instruction->kind == Kind::interleaved_dot));
   } else if (format.bits == 19) {
     decode_elements(WideDecoder<32, false>());
   } else if (format.exponent_bits == 5) {

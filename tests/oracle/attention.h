@@ -6,6 +6,7 @@
 #include <cmath>
 #include <limits>
 #include <map>
+#include <numbers>
 #include <vector>
 
 #include "accumulator.h"
@@ -132,18 +133,19 @@ inline Prepared prepare(const Options& o, const Head& head) {
   return p;
 }
 
-/// The scores of keys 0 .. keys - 1.
+/// The scores of keys 0 .. keys - 1; in tiles, where kernels take powers of two, in units of log 2.
 inline std::vector<double> scores_of_row(const Options& o, const Head& head, const Prepared& p, int row, int keys) {
   const Rounder round{o.f32};
   const std::vector<double> q = row_of(p.q.codes, row);
   const std::vector<double> q_mean = row_of(p.q_means, row);
+  const double score_scale = o.tiled ? round(head.sm_scale * std::numbers::log2e) : head.sm_scale;
   std::vector<double> scores;
   for (int j = 0; j < keys; ++j) {
     const double dot =
         round(accumulate(o.qk, 0.0, q, row_of(p.k.codes, j), p.q.smallest_exponent, p.k.smallest_exponent));
     double score = round(dot * round(p.q.scales(row, 0) * p.k.scales(j, 0)));
     if (o.smooth_q) score = round(score + round(exact_dot(q_mean, row_of(p.smooth_k, j))));
-    scores.push_back(round(score * head.sm_scale));
+    scores.push_back(round(score * score_scale));
   }
   return scores;
 }
@@ -190,13 +192,13 @@ inline std::vector<double> tiled_row(const Options& o, const Prepared& prepared,
     const int last = std::min(keys, first + o.k_block);
     const double old_max = row.max;
     for (int j = first; j < last; ++j) row.max = std::max(row.max, scores[static_cast<std::size_t>(j)]);
-    const double shrink = round(std::exp(round(old_max - row.max)));
+    const double shrink = round(std::exp2(round(old_max - row.max)));
     row.sum = round(row.sum * shrink);
     for (double& out : row.o) out = round(out * shrink);
     std::vector<double> p;
     double tile_sum = 0;
     for (int j = first; j < last; ++j) {
-      const double weight = round(std::exp(round(scores[static_cast<std::size_t>(j)] - row.max)));
+      const double weight = round(std::exp2(round(scores[static_cast<std::size_t>(j)] - row.max)));
       tile_sum = round(tile_sum + weight);
       const double scaled = round(weight * p_scale_of(o));
       p.push_back(o.p != nullptr ? o.p->nearest(scaled) : scaled);
@@ -205,8 +207,8 @@ inline std::vector<double> tiled_row(const Options& o, const Prepared& prepared,
     add_tile(o, prepared, p, first, row);
   }
   for (std::size_t c = 0; c < row.o.size(); ++c) {
-    const double normal = round(row.o[c] / round(row.sum * p_scale_of(o)));
-    row.o[c] = round(normal * prepared.v.scales(0, static_cast<int>(c)));
+    const double scale = round(prepared.v.scales(0, static_cast<int>(c)) / p_scale_of(o));
+    row.o[c] = round(round(row.o[c] / row.sum) * scale);
   }
   return row.o;
 }

@@ -80,12 +80,12 @@ TEST_CASE("correctly rounded results agree with correctly rounding hardware and 
     const auto bits = static_cast<std::uint32_t>(random_bits(6, 7, i));
     const std::uint32_t positive = bits & ~kSign;
     if (positive >= kInf) continue;
-    const double x = number(positive);
+    const auto x = static_cast<double>(number(positive));
     CHECK(describe(reciprocal, bits).correctly_rounded == reciprocal.plain(bits));
     CHECK(describe(square_root, positive).correctly_rounded == code(std::sqrt(number(positive))));
     // A double's own error matters only within 2^-27 of a tie, which is rare.
     const std::uint32_t moderate =
-        code(std::ldexp(number(bits & 0x807FFFFF | 0x3F800000), static_cast<int>(i % 8) - 4));
+        code(std::ldexp(number((bits & 0x807FFFFF) | 0x3F800000), static_cast<int>(i % 8) - 4));
     near_ties += describe(exponential, moderate).correctly_rounded !=
                  code(static_cast<float>(std::exp(static_cast<double>(number(moderate)))));
     near_ties += describe(tangent, moderate).correctly_rounded !=

@@ -1,0 +1,287 @@
+// Loading a paper's table, and setting our figures beside it.
+#include "lab/paper_table.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <filesystem>
+
+#include "base/error.h"
+#include "lab/data_folder.h"
+#include "lab/recipe_file.h"
+#include "lab/toml_file.h"
+
+namespace qattn::lab {
+namespace {
+
+struct Metric {
+  const char* key;
+  const char* title;
+  int decimals;
+  bool higher_is_better;
+};
+constexpr Metric kMetrics[] = {
+    {"cos_sim", "CosSim", 4, true}, {"rel_l1", "Rel. L1", 4, false}, {"rmse", "RMSE", 5, false}};
+
+[[noreturn]] void fail(const std::string& where, const std::string& what) {
+  throw Error(ErrorKind::usage, where + ": " + what);
+}
+
+void reject_unknown_keys(const toml::table& table, std::initializer_list<std::string_view> known,
+                         const std::string& file) {
+  for (const auto& [key, node] : in_file_order(table)) {
+    if (std::find(known.begin(), known.end(), key) == known.end()) {
+      fail(place(file, *node), fmt::format("unknown key '{}'; known are {}", key, fmt::join(known, ", ")));
+    }
+  }
+}
+
+std::vector<Override> overrides_of(const toml::table& table, const std::string& file) {
+  std::vector<Override> overrides;
+  const toml::node* set = table.get("set");
+  if (set == nullptr) return overrides;
+  if (!set->is_array()) fail(place(file, *set), "'set' is to be a list of \"KEY=VALUE\"");
+  for (const toml::node& node : *set->as_array()) {
+    overrides.push_back(parse_override(scalar_text(node, place(file, node))));
+  }
+  return overrides;
+}
+
+Json figures_of(const toml::table& row, const std::string& file) {
+  const toml::node* node = row.get("paper");
+  if (node == nullptr || !node->is_table())
+    fail(place(file, row), "a row needs 'paper', a table of the printed figures");
+  Json figures = Json::object();
+  for (const auto& [key, value] : in_file_order(*node->as_table())) {
+    const auto number = value->value<double>();
+    const bool is_metric = std::any_of(std::begin(kMetrics), std::end(kMetrics),
+                                       [&, &name = key](const Metric& metric) { return name == metric.key; });
+    if (!is_metric || !number)
+      fail(place(file, *value), fmt::format("'{}' is no figure of cos_sim, rel_l1 or rmse", key));
+    figures[key] = *number;
+  }
+  return figures;
+}
+
+PaperRow load_row(const toml::table& table, const toml::table& row, const std::string& file) {
+  reject_unknown_keys(row, {"label", "recipe", "set", "paper"}, file);
+  PaperRow result{require_string(row, "label", file), std::nullopt, figures_of(row, file)};
+  const toml::table& owner = row.contains("recipe") ? row : table;
+  const char* key = row.contains("recipe") ? "recipe" : "base";
+  if (!owner.contains(key)) return result;
+  try {
+    std::vector<Override> overrides = overrides_of(table, file);
+    for (Override& each : overrides_of(row, file)) overrides.push_back(std::move(each));
+    result.recipe = with_overrides(load_recipe(require_string(owner, key, file)), overrides);
+    attention::validate(*result.recipe);
+  } catch (const Error& e) {
+    fail(place(file, row), e.what());
+  }
+  return result;
+}
+
+/// Our figures of each paper row, in the table's statistic.
+std::vector<Json> our_figures(const PaperTable& table, const RunResult* result) {
+  std::vector<Json> ours;
+  std::size_t trial = 0;
+  for (const PaperRow& row : table.rows) {
+    if (!row.recipe || result == nullptr) {
+      ours.emplace_back();
+      continue;
+    }
+    const metric::Summary& summary = result->summaries[trial++];
+    const auto value = [&](const metric::MetricSummary& m) {
+      return table.statistic == "worst" ? m.worst() : m.average();
+    };
+    ours.push_back(
+        {{"cos_sim", value(summary.cos_sim)}, {"rel_l1", value(summary.rel_l1)}, {"rmse", value(summary.rmse)}});
+  }
+  return ours;
+}
+
+Table comparison(const PaperTable& table, const std::vector<Json>& ours) {
+  Table out{table.title, {{"row", ""}}, {}};
+  for (const Metric& metric : kMetrics) {
+    const std::string key = metric.key;
+    out.columns.push_back({"paper." + key, std::string(metric.title) + " (paper*)", metric.decimals});
+    out.columns.push_back({"ours." + key, "ours", metric.decimals});
+  }
+  out.columns.push_back({"recipe", "recipe"});
+  for (std::size_t i = 0; i < table.rows.size(); ++i) {
+    const PaperRow& row = table.rows[i];
+    out.rows.push_back({{"row", row.label},
+                        {"recipe", row.recipe ? Json(row.recipe->name) : Json()},
+                        {"paper", row.paper},
+                        {"ours", ours[i]}});
+  }
+  return out;
+}
+
+/// How many of the paper's orderings hold, metric by metric.
+Table ordering_table(const std::vector<Ordering>& all) {
+  Table out{"Orderings of the paper on these tensors", {{"metric", "metric"}, {"hold", "hold"}, {"of", "of"}}, {}};
+  for (const Metric& metric : kMetrics) {
+    const auto of_metric = [&](const Ordering& o) { return o.metric == metric.key; };
+    const auto holding = [&](const Ordering& o) { return of_metric(o) && o.holds; };
+    out.rows.push_back({{"metric", metric.title},
+                        {"hold", std::count_if(all.begin(), all.end(), holding)},
+                        {"of", std::count_if(all.begin(), all.end(), of_metric)}});
+  }
+  return out;
+}
+
+/// The orderings that do not hold, both sides' figures.
+Table broken_table(const PaperTable& table, const std::vector<Json>& ours, const std::vector<Ordering>& all) {
+  Table out{"Orderings that these tensors break",
+            {{"metric", "metric"},
+             {"better", "better in the paper"},
+             {"worse", "than"},
+             {"paper_better", "paper*"},
+             {"paper_worse", "paper*"},
+             {"our_better", "ours"},
+             {"our_worse", "ours"}},
+            {}};
+  for (const Ordering& o : all) {
+    if (o.holds) continue;
+    const auto metric = std::find_if(std::begin(kMetrics), std::end(kMetrics),
+                                     [&](const Metric& m) { return o.metric == m.key; });
+    out.rows.push_back({{"metric", metric->title},
+                        {"better", table.rows[o.better].label},
+                        {"worse", table.rows[o.worse].label},
+                        {"paper_better", find(table.rows[o.better].paper, o.metric)},
+                        {"paper_worse", find(table.rows[o.worse].paper, o.metric)},
+                        {"our_better", find(ours[o.better], o.metric)},
+                        {"our_worse", find(ours[o.worse], o.metric)}});
+  }
+  return out;
+}
+
+Json orderings_json(const PaperTable& table, const std::vector<Ordering>& all) {
+  Json list = Json::array();
+  for (const Ordering& o : all) {
+    list.push_back({{"metric", o.metric},
+                    {"better", table.rows[o.better].label},
+                    {"worse", table.rows[o.worse].label},
+                    {"holds", o.holds}});
+  }
+  return list;
+}
+
+std::string our_tensors(const DumpSet& dumps) {
+  std::vector<std::string> files;
+  for (const std::string& file : dumps.files()) files.push_back(std::filesystem::path(file).filename().string());
+  const auto model = io::find_text(dumps.calls().front().call->attributes, "model", dumps.files().front());
+  return fmt::format("ours: {} calls, {} heads of {}{}", dumps.calls().size(), dumps.heads(), fmt::join(files, ", "),
+                     model ? fmt::format(" ({})", *model) : "");
+}
+
+std::vector<std::string> notes_of(const PaperTable& table, const DumpSet* dumps) {
+  std::vector<std::string> notes = {fmt::format("* other tensors: {}; {}", table.tensors, table.source)};
+  if (!table.note.empty()) notes.push_back(table.note);
+  if (dumps == nullptr) return notes;
+  notes.push_back(our_tensors(*dumps));
+  std::vector<std::string> evidence;
+  for (const PaperRow& row : table.rows) {
+    if (!row.recipe) continue;
+    std::string each = attention::accumulator_evidence(*row.recipe);
+    if (std::find(evidence.begin(), evidence.end(), each) == evidence.end()) evidence.push_back(std::move(each));
+  }
+  for (const std::string& each : evidence) notes.push_back("accumulators: " + each);
+  return notes;
+}
+
+/// Without a dump: the paper's figures as rows of the usual form, nothing measured.
+std::vector<Json> paper_only_rows(const PaperTable& table) {
+  std::vector<Json> rows;
+  for (const PaperRow& row : table.rows) {
+    Json out = {{"call", nullptr}, {"batch", nullptr}, {"head", nullptr}};
+    out["recipe"] = row.recipe ? Json(row.recipe->name) : Json();
+    out["row"] = row.label;
+    out["paper"] = row.paper;
+    out["output"] = "o";
+    for (const Metric& metric : kMetrics) out[metric.key] = nullptr;
+    rows.push_back(std::move(out));
+  }
+  return rows;
+}
+
+}  // namespace
+
+PaperTable load_paper_table(std::string_view id) {
+  const std::string file = data_file("papers", id, "table");
+  const toml::table parsed = parse_toml(file);
+  reject_unknown_keys(parsed, {"title", "source", "tensors", "note", "statistic", "base", "set", "row"}, file);
+  PaperTable table;
+  table.id = std::filesystem::path(file).stem().string();
+  table.title = require_string(parsed, "title", file);
+  table.source = require_string(parsed, "source", file);
+  table.tensors = require_string(parsed, "tensors", file);
+  table.note = parsed.contains("note") ? require_string(parsed, "note", file) : "";
+  table.statistic = require_string(parsed, "statistic", file);
+  if (table.statistic != "average" && table.statistic != "worst") {
+    fail(place(file, *parsed.get("statistic")), "'statistic' is to be average or worst");
+  }
+  const toml::node* rows = parsed.get("row");
+  if (rows == nullptr || !rows->is_array_of_tables()) fail(file, "a table needs [[row]] entries");
+  for (const toml::node& row : *rows->as_array()) table.rows.push_back(load_row(parsed, *row.as_table(), file));
+  return table;
+}
+
+std::vector<PaperTable> load_all_paper_tables() {
+  std::vector<PaperTable> tables;
+  for (const std::string& id : data_entries("papers")) tables.push_back(load_paper_table(id));
+  return tables;
+}
+
+std::vector<Trial> trials_of(const PaperTable& table) {
+  std::vector<Trial> trials;
+  for (const PaperRow& row : table.rows) {
+    if (row.recipe) trials.push_back({*row.recipe, std::nullopt, {{"row", row.label}, {"paper", row.paper}}});
+  }
+  return trials;
+}
+
+std::vector<Ordering> orderings(const PaperTable& table, const std::vector<Json>& ours) {
+  std::vector<Ordering> all;
+  for (const Metric& metric : kMetrics) {
+    for (std::size_t i = 0; i < table.rows.size(); ++i) {
+      for (std::size_t j = 0; j < table.rows.size(); ++j) {
+        const Json &paper_i = find(table.rows[i].paper, metric.key), &paper_j = find(table.rows[j].paper, metric.key);
+        const Json &our_i = find(ours[i], metric.key), &our_j = find(ours[j], metric.key);
+        if (paper_i.is_null() || paper_j.is_null() || our_i.is_null() || our_j.is_null()) continue;
+        const auto better = [&](const Json& a, const Json& b) {
+          return metric.higher_is_better ? a.get<double>() > b.get<double>() : a.get<double>() < b.get<double>();
+        };
+        if (better(paper_i, paper_j)) all.push_back({metric.key, i, j, better(our_i, our_j)});
+      }
+    }
+  }
+  return all;
+}
+
+Report compare(const PaperTable& table, const DumpSet* dumps, const RunResult* result) {
+  const std::vector<Json> ours = our_figures(table, result);
+  Report report;
+  report.columns = row_columns({"row"});
+  report.csv_keys = row_keys({"row"});
+  for (const Metric& metric : kMetrics) report.csv_keys.push_back(std::string("paper.") + metric.key);
+  report.row_table = RowTable::none;
+  report.tables.push_back(comparison(table, ours));
+  report.notes = notes_of(table, dumps);
+  report.summary = {{"table", table.id}, {"statistic", table.statistic}};
+  report.summary["rows"] = report.tables.front().rows;
+  if (result == nullptr) {
+    report.rows = paper_only_rows(table);
+    return report;
+  }
+  report.rows = result->rows;
+  const std::vector<Ordering> all = orderings(table, ours);
+  report.tables.push_back(ordering_table(all));
+  if (Table broken = broken_table(table, ours, all); !broken.rows.empty()) report.tables.push_back(std::move(broken));
+  report.summary["orderings"] = orderings_json(table, all);
+  report.summary["calls"] = summary_rows(trials_of(table), *result);
+  return report;
+}
+
+}  // namespace qattn::lab

@@ -1,0 +1,78 @@
+// Runs recipes over the calls of a dump and measures them against the float64 reference.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <span>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "attention/recipe.h"
+#include "lab/dump_set.h"
+#include "lab/report.h"
+#include "metric/accuracy.h"
+
+namespace qattn::lab {
+
+/// One recipe to run, and what its output is compared with.
+struct Trial {
+  attention::Recipe recipe;
+  /// Compared with this recipe's output; unset: with the float64 reference.
+  std::optional<attention::Recipe> reference = std::nullopt;
+  /// Keys that every row of this trial has after `recipe` ("axis" and "value" of an ablation); an object.
+  Json labels = Json::object();
+};
+
+/// A head's output that has a NaN or Inf.
+struct BadOutput {
+  std::string call;
+  std::int64_t batch = 0, head = 0;
+  std::string recipe;
+  std::int64_t nan_count = 0, inf_count = 0;
+  metric::Location first;
+  std::string input;  ///< the first NaN or Inf of the head's inputs; empty when they are finite
+};
+
+struct RunOptions {
+  int threads = 0;  ///< 0: one for each core
+  /// Called from any thread, one at a time, after each (call, batch, head).
+  std::function<void(std::int64_t done, std::int64_t total)> progress = nullptr;
+  /// Asked before each (call, batch, head); true ends the run with Interrupted.
+  std::function<bool()> cancelled = nullptr;
+};
+
+/// The user asked to stop.
+class Interrupted : public std::runtime_error {
+ public:
+  Interrupted() : std::runtime_error("interrupted") {}
+};
+
+struct RunResult {
+  /// Call by call: for each (batch, head) one row a trial, then for the whole call one row a trial. The same for every
+  /// number of threads.
+  std::vector<Json> rows;
+  std::vector<metric::Summary> summaries;  ///< over calls, one a trial
+  std::vector<BadOutput> bad;              ///< in the order of the rows
+};
+
+/// The unit of work is a (call, batch, head): its float64 reference is computed once for all trials, trials with the
+/// same keys once for all of them, and no more than one head a thread is in memory.
+RunResult run_trials(const DumpSet& dumps, std::span<const Trial> trials, const RunOptions& options);
+
+/// The columns of the rows in readable forms, and all keys of a row in order; `labels` are the trials' keys.
+std::vector<Column> row_columns(const std::vector<std::string>& labels);
+std::vector<std::string> row_keys(const std::vector<std::string>& labels);
+
+/// Two summary rows a trial, "average" and "worst" over calls (each metric's own worst, its call beside it).
+std::vector<Json> summary_rows(std::span<const Trial> trials, const RunResult& result);
+std::vector<Column> summary_columns(const std::vector<std::string>& labels);
+
+/// {"batch", "head", "row", "column"}, or null.
+Json location_json(const std::optional<metric::Location>& where);
+
+/// "layer_00, batch 0, head 3: the output of sage2-4b has 64 NaN ...", one line.
+std::string describe(const BadOutput& bad);
+
+}  // namespace qattn::lab

@@ -1,0 +1,90 @@
+// qattn: parses the command line, runs one subcommand, and turns every way to end into an exit status.
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <exception>
+#include <new>
+#include <string>
+
+#include "base/error.h"
+#include "command.h"
+#include "lab/provenance.h"
+#include "options.h"
+
+namespace {
+
+using namespace qattn;
+
+/// A standard descriptor that the caller has closed would be given to the first file that is opened; an unwritable
+/// placeholder makes writing to it fail as it should.
+void occupy_closed_descriptors() {
+  for (int descriptor = STDIN_FILENO; descriptor <= STDERR_FILENO; ++descriptor) {
+    if (fcntl(descriptor, F_GETFD) == -1) static_cast<void>(open("/dev/null", O_RDONLY));
+  }
+}
+
+/// Messages are one line, whatever a library put into them.
+int fail(ErrorKind kind, std::string message) {
+  for (char& c : message) {
+    if (c == '\n' || c == '\r') c = ' ';
+  }
+  fmt::print(stderr, "qattn: {}\n", message);
+  return static_cast<int>(kind);
+}
+
+/// Help and version are output like any other; everything else that CLI11 throws is a wrong command line.
+int end_of_parsing(const CLI::App& app, const CLI::ParseError& e) {
+  if (e.get_exit_code() == 0) {
+    const bool version = dynamic_cast<const CLI::CallForVersion*>(&e) != nullptr;
+    cli::write_stdout(version ? std::string(e.what()) + "\n" : app.help());
+    return 0;
+  }
+  return fail(ErrorKind::usage, fmt::format("{} (see qattn --help)", e.what()));
+}
+
+int run(int argc, char** argv) {
+  CLI::App app("QAttn: the numerics of quantized attention on a CPU, bit for bit", "qattn");
+  app.set_version_flag("--version", fmt::format("qattn {} ({})", lab::tool_version(), lab::git_commit()));
+  app.require_subcommand(1);
+  app.footer(
+      "Exit status: 0 done and passed; 1 a check failed or NaN/Inf was met; 2 usage or configuration; 3 input "
+      "unreadable or output not writable; 4 internal fault.");
+  cli::Action action;
+  for (const cli::AddCommand add : cli::kCommands) add(app, action);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& e) {
+    return end_of_parsing(app, e);
+  }
+  return action();
+}
+
+/// Ends as the shell expects of a program that Ctrl-C stopped.
+[[noreturn]] void die_of_interrupt() {
+  fmt::print(stderr, "qattn: interrupted\n");
+  signal(SIGINT, SIG_DFL);
+  raise(SIGINT);
+  std::_Exit(130);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  occupy_closed_descriptors();
+  try {
+    return run(argc, argv);
+  } catch (const lab::Interrupted&) {
+    die_of_interrupt();
+  } catch (const Error& e) {
+    return fail(e.kind(), e.what());
+  } catch (const std::bad_alloc&) {
+    return fail(ErrorKind::input, "out of memory: a head needs more than this machine has; try --threads 1 or --heads");
+  } catch (const std::exception& e) {
+    return fail(ErrorKind::internal, fmt::format("internal fault: {}", e.what()));
+  } catch (...) {
+    return fail(ErrorKind::internal, "internal fault");
+  }
+}

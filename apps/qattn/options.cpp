@@ -1,0 +1,143 @@
+#include "options.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <cstring>
+#include <filesystem>
+#include <thread>
+
+#include "base/error.h"
+#include "io/atomic_file.h"
+#include "lab/provenance.h"
+#include "progress.h"
+
+namespace qattn::cli {
+namespace {
+
+/// So many outputs that are not finite are told one by one on stderr.
+constexpr std::size_t kToldBadOutputs = 5;
+
+void tell_bad_outputs(const std::vector<lab::BadOutput>& bad) {
+  for (std::size_t i = 0; i < std::min(bad.size(), kToldBadOutputs); ++i) {
+    fmt::print(stderr, "qattn: {}\n", lab::describe(bad[i]));
+  }
+  if (bad.size() > kToldBadOutputs) {
+    fmt::print(stderr, "qattn: {} more outputs with NaN or Inf; the rows locate each\n", bad.size() - kToldBadOutputs);
+  }
+}
+
+}  // namespace
+
+lab::Form OutputOptions::form() const {
+  if (json) return lab::Form::json;
+  if (csv) return lab::Form::csv;
+  if (markdown) return lab::Form::markdown;
+  if (latex) return lab::Form::latex;
+  const std::string ending = std::filesystem::path(file).extension().string();
+  if (ending == ".json") return lab::Form::json;
+  if (ending == ".csv") return lab::Form::csv;
+  if (ending == ".md") return lab::Form::markdown;
+  if (ending == ".tex") return lab::Form::latex;
+  return lab::Form::text;
+}
+
+void add_output_options(CLI::App& command, OutputOptions& options) {
+  CLI::Option_group* forms = command.add_option_group("form");
+  forms->add_flag("--json", options.json, "one JSON document");
+  forms->add_flag("--csv", options.csv, "the rows as CSV, all digits");
+  forms->add_flag("--markdown", options.markdown, "Markdown tables");
+  forms->add_flag("--latex", options.latex, "LaTeX tables (booktabs)");
+  forms->require_option(0, 1);
+  command.add_option("--output", options.file, "write to this file, in one step, instead of stdout")->type_name("FILE");
+  command.add_flag("--quiet", options.quiet, "no progress, no remarks on stderr");
+}
+
+void write_stdout(std::string_view text) {
+  while (!text.empty()) {
+    const ssize_t written = write(STDOUT_FILENO, text.data(), text.size());
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0) {
+      throw Error(ErrorKind::input, fmt::format("stdout: cannot be written: {}", std::strerror(errno)));
+    }
+    text.remove_prefix(static_cast<std::size_t>(written));
+  }
+}
+
+void emit(const lab::Report& report, const OutputOptions& options) {
+  const std::string text = lab::render(report, options.form());
+  if (options.file.empty()) {
+    write_stdout(text);
+  } else {
+    io::write_file(options.file, text);
+  }
+}
+
+lab::DumpSet WorkOptions::open() const {
+  lab::DumpSelection wanted = selection;
+  if (!heads.empty()) wanted.heads = lab::parse_heads(heads);
+  return lab::DumpSet(wanted);
+}
+
+void add_work_options(CLI::App& command, WorkOptions& options) {
+  command.add_option("--calls", options.selection.calls, "only calls in whose path this is found")->type_name("REGEX");
+  command.add_option("--heads", options.heads, "only query heads A to B - 1")->type_name("A:B");
+  command.add_option("--threads", options.threads, "number of threads; 0: one for each core")
+      ->type_name("N")
+      ->check(CLI::Range(0, 4096));
+}
+
+void add_set_option(CLI::App& command, std::vector<std::string>& settings) {
+  command.add_option("--set", settings, "override a key of the recipe; repeatable (qattn recipes --keys)")
+      ->type_name("KEY=VALUE")
+      ->allow_extra_args(false);
+}
+
+lab::RunResult run_with_progress(const lab::DumpSet& dumps, const std::vector<lab::Trial>& trials,
+                                 const WorkOptions& work, const OutputOptions& output) {
+  const InterruptGuard interrupt;
+  lab::RunResult result;
+  {
+    Progress progress("heads", output.quiet);
+    lab::RunOptions options;
+    options.threads = work.threads;
+    options.progress = [&](std::int64_t done, std::int64_t total) { progress.show(done, total); };
+    options.cancelled = InterruptGuard::requested;
+    result = lab::run_trials(dumps, trials, options);
+  }
+  tell_bad_outputs(result.bad);
+  return result;
+}
+
+lab::Json run_context(std::string_view command, const lab::DumpSet& dumps, const std::vector<lab::Trial>& trials,
+                      const WorkOptions& work, double seconds) {
+  lab::Json context = lab::tool_context();
+  context["command"] = command;
+  context["inputs"] = lab::input_context(dumps.files());
+  const lab::Json recipes = lab::recipe_context(trials);
+  lab::Json options = {
+      {"command", command}, {"calls", work.selection.calls}, {"heads", work.heads}, {"recipes", recipes}};
+  context["options_hash"] = lab::options_hash(options);
+  context["calls"] = work.selection.calls;
+  context["heads"] = work.heads;
+  context["threads"] = work.threads > 0 ? work.threads : static_cast<int>(std::thread::hardware_concurrency());
+  context["seconds"] = seconds;
+  context["recipes"] = recipes;
+  return context;
+}
+
+std::vector<std::string> evidence_notes(const std::vector<lab::Trial>& trials) {
+  std::vector<std::string> notes;
+  for (const lab::Trial& trial : trials) {
+    std::string note = fmt::format("accumulators: {}", attention::accumulator_evidence(trial.recipe));
+    if (std::find(notes.begin(), notes.end(), note) == notes.end()) notes.push_back(std::move(note));
+  }
+  return notes;
+}
+
+int status_of(const lab::RunResult& result) { return result.bad.empty() ? 0 : 1; }
+
+}  // namespace qattn::cli

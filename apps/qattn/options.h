@@ -1,0 +1,63 @@
+// Options that several subcommands share, and where their reports go.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "lab/dump_set.h"
+#include "lab/report.h"
+#include "lab/runner.h"
+
+namespace qattn::cli {
+
+/// How a report is printed, and where.
+struct OutputOptions {
+  bool json = false, csv = false, markdown = false, latex = false;
+  bool quiet = false;
+  std::string file;  ///< empty: stdout
+
+  /// The form that was asked for; with --output alone, the one that its ending names (.json .csv .md .tex).
+  lab::Form form() const;
+};
+
+void add_output_options(CLI::App& command, OutputOptions& options);
+
+/// Renders the report to stdout or, in one step, to the file. Throws Error(input) when it cannot be written whole.
+void emit(const lab::Report& report, const OutputOptions& options);
+
+/// Writes all of `text` to stdout. Throws Error(input) on a closed stdout, a full disk, ...
+void write_stdout(std::string_view text);
+
+/// --calls, --heads and --threads.
+struct WorkOptions {
+  lab::DumpSelection selection;
+  std::string heads;
+  int threads = 0;
+
+  /// Opens the dumps, filters applied.
+  lab::DumpSet open() const;
+};
+
+void add_work_options(CLI::App& command, WorkOptions& options);
+
+/// --set KEY=VALUE, in order.
+void add_set_option(CLI::App& command, std::vector<std::string>& settings);
+
+/// Runs the trials with progress on a terminal, ends cleanly on Ctrl-C, and tells on stderr about outputs that are not
+/// finite.
+lab::RunResult run_with_progress(const lab::DumpSet& dumps, const std::vector<lab::Trial>& trials,
+                                 const WorkOptions& work, const OutputOptions& output);
+
+/// Tool, command, inputs, recipes, threads, time, hash of the options.
+lab::Json run_context(std::string_view command, const lab::DumpSet& dumps, const std::vector<lab::Trial>& trials,
+                      const WorkOptions& work, double seconds);
+
+/// What the accumulators of the trials rest on, a line each.
+std::vector<std::string> evidence_notes(const std::vector<lab::Trial>& trials);
+
+/// 1 when an output had a NaN or Inf, else 0.
+int status_of(const lab::RunResult& result);
+
+}  // namespace qattn::cli

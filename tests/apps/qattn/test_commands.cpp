@@ -1,0 +1,154 @@
+// Every subcommand end to end: what scripts rely on.
+#include "apps/tiny_dump.h"
+#include "program.h"
+#include "support/catch.h"
+
+using namespace qattn;
+using io::testing::ScratchFolder;
+using testing::json_of;
+using testing::Outcome;
+using testing::write_tiny_dump;
+
+namespace {
+
+Outcome run(const ScratchFolder& folder, const std::string& arguments) { return testing::qattn(folder, arguments); }
+
+}  // namespace
+
+TEST_CASE("run --json has the contract's keys, provenance, and a summary") {
+  const ScratchFolder folder;
+  write_tiny_dump(folder / "a.h5", {"layer_00", "layer_01"});
+  const Outcome outcome = run(folder, "run " + folder / "a.h5" + " --recipe sage2-8b int8-token --json");
+  REQUIRE(outcome.status == 0);
+  CHECK(outcome.err.empty());
+  const nlohmann::json document = json_of(outcome);
+  REQUIRE(document["rows"].size() == 12);
+  for (const char* key : {"call", "batch", "head", "recipe", "output", "cos_sim", "rel_l1", "rmse", "max_abs",
+                          "max_ulp", "nan_count", "inf_count", "first_bad"}) {
+    CHECK(document["rows"][0].contains(key));
+  }
+  CHECK(document["rows"][0]["call"] == "layer_00");
+  CHECK(document["rows"][4]["batch"].is_null());
+  CHECK(document["rows"][4]["head"].is_null());
+  CHECK(document["rows"][0]["output"] == "o");
+  CHECK(document["rows"][0]["evidence"].get<std::string>().find("sm90.wgmma") != std::string::npos);
+  const nlohmann::json& context = document["context"];
+  CHECK(context["inputs"][0]["sha256"].get<std::string>().size() == 64);
+  CHECK(context["recipes"]["sage2-8b"]["k_format"] == "int8");
+  for (const char* key : {"tool", "version", "commit", "compiler", "simd", "threads", "options_hash", "seconds"}) {
+    CHECK(context.contains(key));
+  }
+  CHECK(document["summary"].size() == 4);
+}
+
+TEST_CASE("rows are the same bytes with 1 and 2 threads") {
+  const ScratchFolder folder;
+  write_tiny_dump(folder / "a.h5", {"layer_00", "layer_01"}, {2, 4, 2, 50, 16});
+  const auto rows = [&](const char* threads) {
+    const std::string text =
+        run(folder, "run " + folder / "a.h5" + " --recipe sage2-4b --json --threads " + threads).out;
+    return text.substr(text.find("\"rows\""));
+  };
+  const std::string one = rows("1");
+  CHECK(one.size() > 1000);
+  CHECK(one == rows("2"));
+}
+
+TEST_CASE("run takes several files and a folder, filters, and overrides that show in the recipe") {
+  const ScratchFolder folder;
+  std::filesystem::create_directories(folder / "dumps");
+  write_tiny_dump(folder / "dumps/a.h5", {"layer_00", "layer_01"});
+  write_tiny_dump(folder / "dumps/b.h5", {"layer_02"});
+  const std::string options =
+      " --recipe sage2-4b --set pv_format=exact --set smoothing=none --heads 1:2 --calls '[02]$' --csv";
+  const Outcome folder_run = run(folder, "run " + folder / "dumps" + options);
+  const Outcome file_run = run(folder, "run " + folder / "dumps/a.h5" + " " + folder / "dumps/b.h5" + options);
+  REQUIRE(folder_run.status == 0);
+  CHECK(folder_run.out == file_run.out);
+  CHECK(folder_run.out.rfind("call,batch,head,recipe,reference,output,cos_sim,rel_l1,rmse,", 0) == 0);
+  CHECK(folder_run.out.find("\nlayer_00,0,1,sage2-4b pv_format=exact smoothing=none,float64,o,") != std::string::npos);
+  CHECK(folder_run.out.find("layer_01") == std::string::npos);
+  CHECK(folder_run.out.find("layer_02") != std::string::npos);
+}
+
+TEST_CASE("The readable table, Markdown and LaTeX have the rows, the summary and the evidence") {
+  const ScratchFolder folder;
+  write_tiny_dump(folder / "a.h5", {"layer_00"});
+  const std::string command = "run " + folder / "a.h5" + " --recipe sage2-8b";
+  for (const char* form : {"", " --markdown", " --latex"}) {
+    const Outcome outcome = run(folder, command + form);
+    CHECK(outcome.status == 0);
+    CHECK(outcome.out.find("CosSim") != std::string::npos);
+    CHECK(outcome.out.find("average") != std::string::npos);
+    CHECK(outcome.out.find("sm90.wgmma") != std::string::npos);
+  }
+  CHECK(run(folder, command + " --latex").out.find("\\toprule") != std::string::npos);
+}
+
+TEST_CASE("--output writes the file in one step, in the form that its ending names") {
+  const ScratchFolder folder;
+  write_tiny_dump(folder / "a.h5", {"layer_00"});
+  const Outcome outcome = run(folder, "run " + folder / "a.h5" + " --recipe exact --output " + folder / "rows.json");
+  CHECK(outcome.status == 0);
+  CHECK(outcome.out.empty());
+  CHECK(nlohmann::json::parse(io::testing::slurp(folder / "rows.json"))["rows"].size() == 3);
+  CHECK(folder.entries() == 4);
+}
+
+TEST_CASE("ablate has axis and value in every row, and the stage's reference") {
+  const ScratchFolder folder;
+  write_tiny_dump(folder / "a.h5", {"layer_00"});
+  const Outcome outcome = run(folder, "ablate " + folder / "a.h5" + " --base sage2-4b --axis smoothing stage --json");
+  REQUIRE(outcome.status == 0);
+  const nlohmann::json rows = json_of(outcome)["rows"];
+  REQUIRE(rows.size() == 27);
+  CHECK(rows[0]["axis"] == "smoothing");
+  CHECK(rows[0]["value"] == "none");
+  CHECK(rows[0]["reference"] == "float64");
+  CHECK(rows[8]["axis"] == "stage");
+  CHECK(rows[8]["value"] == "accumulator");
+  CHECK(rows[8]["reference"] == "sage2-4b accumulator=exact");
+  CHECK(rows[4]["recipe"] == "sage2-4b stage=q");
+}
+
+TEST_CASE("table prints the paper's figures beside ours, and lists what is known") {
+  const ScratchFolder folder;
+  write_tiny_dump(folder / "a.h5", {"layer_00"});
+  const Outcome outcome = run(folder, "table sage2-table6 --dump " + folder / "a.h5" + " --json");
+  REQUIRE(outcome.status == 0);
+  const nlohmann::json document = json_of(outcome);
+  REQUIRE(document["rows"].size() == 12);
+  CHECK(document["rows"][0]["paper"]["rel_l1"] == 0.0649);
+  CHECK(document["summary"]["rows"].size() == 4);
+  CHECK(document["summary"]["orderings"].size() > 10);
+  const Outcome text = run(folder, "table sage2-table6 --dump " + folder / "a.h5");
+  CHECK(text.out.find("other tensors") != std::string::npos);
+  const nlohmann::json list = json_of(run(folder, "table --list --json"))["rows"];
+  CHECK(list.size() >= 7);
+  CHECK(list[0].contains("name"));
+  CHECK(json_of(run(folder, "table sage2-table4 --json"))["rows"].size() == 6);
+}
+
+TEST_CASE("recipes, formats and info speak every form; rows have names") {
+  const ScratchFolder folder;
+  CHECK(json_of(run(folder, "recipes --json"))["rows"].size() >= 8);
+  CHECK(json_of(run(folder, "recipes --json"))["rows"][0].contains("name"));
+  CHECK(run(folder, "recipes sage2-4b").out.find("accumulator") != std::string::npos);
+  CHECK(json_of(run(folder, "recipes --keys --json"))["rows"].size() > 20);
+  const nlohmann::json formats = json_of(run(folder, "formats --json"))["rows"];
+  CHECK(formats.size() >= 8);
+  CHECK(formats[0]["name"] == "fp64");
+  write_tiny_dump(folder / "a.h5", {"layer_00"});
+  CHECK(json_of(run(folder, "info " + folder / "a.h5" + " --json"))["rows"].size() == 3);
+  CHECK(json_of(run(folder, "info --groups --granularity per_block --tokens 200 --json"))["rows"].size() == 2);
+  CHECK(run(folder, "info " + folder / "a.h5" + " --markdown").out.find("| layer_00 |") != std::string::npos);
+}
+
+TEST_CASE("help and version go to stdout with status 0") {
+  const ScratchFolder folder;
+  const Outcome help = run(folder, "--help");
+  CHECK(help.status == 0);
+  CHECK(help.out.find("ablate") != std::string::npos);
+  CHECK(run(folder, "run --help").out.find("--recipe") != std::string::npos);
+  CHECK(run(folder, "--version").out.rfind("qattn 0.", 0) == 0);
+}
