@@ -88,18 +88,20 @@ constexpr Rule kAdaFp8F32{Kind::fused_dot, {16, 13, -132, 13, kRz}};
 constexpr Rule kAdaFp8F16{Kind::fused_dot, {16, 13, -21, 10, kRne}};
 constexpr Rule kHopperTf32{Kind::fused_dot, {8, 25, -133, 23, kRz}};
 constexpr Rule kHopperF32{Kind::fused_dot, {16, 25, -133, 23, kRz}};
-constexpr Rule kHopperMmaF16{Kind::fused_dot, {16, 25, -22, 10, kRne}};
-constexpr Rule kHopperWgmmaF16{Kind::fused_dot, {16, 25, -133, 10, kRne}};
+constexpr Rule kHopperF16{Kind::fused_dot, {16, 25, -21, 10, kRne}};
 constexpr Rule kHopperMmaFp8F32{Kind::interleaved_dot, {16, 25, -133, 23, kRz}};
-constexpr Rule kHopperMmaFp8F16{Kind::interleaved_dot, {16, 25, -22, 10, kRne}};
+constexpr Rule kHopperMmaFp8F16{Kind::interleaved_dot, {16, 25, -21, 10, kRne}};
 constexpr Rule kHopperFp8F32{Kind::fused_dot, {32, 13, -133, 13, kRz}};
 constexpr Rule kHopperFp8F16{Kind::fused_dot, {32, 13, -133, 10, kRne}};
+constexpr Rule kBlackwellF16{Kind::fused_dot, {16, 25, -133, 10, kRne}};
+constexpr Rule kBlackwellMmaF16{Kind::fused_dot, {16, 25, -22, 10, kRne}};
 constexpr Rule kBlackwellFp8F32{Kind::fused_dot, {32, 25, -133, 23, kRz}};
 constexpr Rule kBlackwellFp8F16{Kind::fused_dot, {32, 25, -133, 10, kRne}};
 constexpr Rule kBlackwellMmaFp8F16{Kind::fused_dot, {32, 25, -22, 10, kRne}};
 constexpr Rule kBlackwellFp4{Kind::scaled_group_dot, {64, 35, -139, 23, kRz}};
 constexpr Rule kFmaChain{Kind::fma_chain};
 constexpr Rule kLateFmaChain{Kind::late_fma_chain};
+constexpr Rule kSplit{Kind::split_dot};
 constexpr Rule kInteger{Kind::integer_dot};
 constexpr Rule kCdna1Pairs{Kind::amd_pairwise, {2, 0, 0, 23, kRne}};
 constexpr Rule kCdna1Quads{Kind::amd_pairwise, {4, 0, 0, 23, kRne}};
@@ -139,6 +141,7 @@ constexpr Row kRows[] = {
     {"sm80.mma sm89.mma", "m16n8k8 m16n8k16", "f16", "f16", "f16", kTuringF16, kMmaSim},
     {kFrom80, "m8n8k4", "f32", "f16", "f16", kLateFmaChain, kMachineCode},
     {kFrom80, "m8n8k4", "f32 f16", "f16", "f16", kLateFmaChain, kMachineCode},
+    {"sm90.mma", "m8n8k4", "f16", "f16", "f16", kSplit, kH200},
     {"sm89.mma", "m16n8k16 m16n8k32", "f32", kFp8, kFp8, kAdaFp8F32, kMmaSim},
     {"sm89.mma", "m16n8k16 m16n8k32", "f16", kFp8, kFp8, kAdaFp8F16, kMmaSim},
     // Hopper, mma.sync
@@ -147,8 +150,8 @@ constexpr Row kRows[] = {
     {"sm90.mma", "m16n8k8", "f32", "bf16", "bf16", kHopperF32, kH200Attention},
     {"sm90.mma", "m16n8k16", "f32", "f16", "f16", kHopperF32, kH200},
     {"sm90.mma", "m16n8k16", "f32", "bf16", "bf16", kHopperF32, kH200},
-    {"sm90.mma", "m16n8k8", "f16", "f16", "f16", kHopperMmaF16, kMmaSim},
-    {"sm90.mma", "m16n8k16", "f16", "f16", "f16", kHopperMmaF16, kH200},
+    {"sm90.mma", "m16n8k8", "f16", "f16", "f16", kHopperF16, kMmaSim},
+    {"sm90.mma", "m16n8k16", "f16", "f16", "f16", kHopperF16, kH200},
     {"sm90.mma", "m16n8k32", "f32", "e4m3", "e4m3", kHopperMmaFp8F32, kH200},
     {"sm90.mma", "m16n8k32", "f32", "e5m2", "e5m2", kHopperMmaFp8F32, kH200},
     {"sm90.mma", "m16n8k32", "f32", "e4m3", "e5m2", kHopperMmaFp8F32, kKhattak},
@@ -162,7 +165,7 @@ constexpr Row kRows[] = {
     {"sm90.wgmma", "m64nNk8", "f32", "tf32", "tf32", kHopperTf32, kMmaSim},
     {"sm90.wgmma", "m64nNk16", "f32", "f16", "f16", kHopperF32, kH200},
     {"sm90.wgmma", "m64nNk16", "f32", "bf16", "bf16", kHopperF32, kH200},
-    {"sm90.wgmma", "m64nNk16", "f16", "f16", "f16", kHopperWgmmaF16, kH200},
+    {"sm90.wgmma", "m64nNk16", "f16", "f16", "f16", kHopperF16, kH200},
     {"sm90.wgmma", "m64nNk32", "f32", kFp8, kFp8, kHopperFp8F32, kH200},
     {"sm90.wgmma", "m64nNk32", "f16", "e4m3", "e4m3", kHopperFp8F16, kH200},
     {"sm90.wgmma", "m64nNk32", "f16", "e4m3", "e5m2", kHopperFp8F16, kMmaSim},
@@ -171,7 +174,7 @@ constexpr Row kRows[] = {
     {"sm100.mma sm120.mma", "m16n8k4 m16n8k8", "f32", "tf32", "tf32", kHopperTf32, kMmaSim},
     {"sm100.mma sm120.mma", "m16n8k8 m16n8k16", "f32", "f16", "f16", kHopperF32, kMmaSim},
     {"sm100.mma sm120.mma", "m16n8k8 m16n8k16", "f32", "bf16", "bf16", kHopperF32, kMmaSim},
-    {"sm100.mma sm120.mma", "m16n8k8 m16n8k16", "f16", "f16", "f16", kHopperMmaF16, kMmaSim},
+    {"sm100.mma sm120.mma", "m16n8k8 m16n8k16", "f16", "f16", "f16", kBlackwellMmaF16, kMmaSim},
     {"sm100.mma", "m16n8k32", "f32", kFp8, kFp8, kHopperMmaFp8F32, kKhattak},
     {"sm100.mma", "m16n8k32", "f16", kFp8, kFp8, kHopperMmaFp8F16, kKhattak},
     {"sm120.mma", "m16n8k16", "f32", kFp8, kFp8, kBlackwellFp8F32, kMmaSim},
@@ -184,7 +187,7 @@ constexpr Row kRows[] = {
     // Blackwell, tcgen05
     {"sm100.tcgen05", "m64nNk8 m128nNk8", "f32", "tf32", "tf32", kHopperTf32, kMmaSim},
     {"sm100.tcgen05", "m64nNk16 m128nNk16", "f32", "f16 bf16", "f16 bf16", kHopperF32, kMmaSim},
-    {"sm100.tcgen05", "m64nNk16 m128nNk16", "f16", "f16", "f16", kHopperWgmmaF16, kMmaSim},
+    {"sm100.tcgen05", "m64nNk16 m128nNk16", "f16", "f16", "f16", kBlackwellF16, kMmaSim},
     {"sm100.tcgen05", "m64nNk32 m128nNk32", "f32", kFp864, kFp864, kBlackwellFp8F32, kMmaSim},
     {"sm100.tcgen05", "m64nNk32 m128nNk32", "f16", kFp864, kFp864, kBlackwellFp8F16, kMmaSim},
     {"sm100.tcgen05", "m128nNk32", "f32", kFp864, kFp864, kBlackwellFp8F32, kMmaSim, ".block32.ue8m0"},
@@ -404,6 +407,8 @@ std::string_view kind_name(Kind kind) {
       return "fma chain";
     case Kind::late_fma_chain:
       return "fma chain from zero, rounded add";
+    case Kind::split_dot:
+      return "rounded sums of two pairs";
     case Kind::integer_dot:
       return "integer dot";
     case Kind::amd_fused_dot:
