@@ -50,6 +50,7 @@ std::set<int> deciding_blocks(const Function& function) {
       blocks.insert({0x3B, 0x41, 0xBE});
       break;
     case Reference::identity:
+    case Reference::magnitude:
     case Reference::relu:
       blocks.insert({0x3B, 0x43, 0x47, 0xC7});  // small results, and the overflows of S8, E4M3, E5M2 and FP16
       break;
