@@ -79,6 +79,8 @@ Real regular(Reference reference, double x) {
       return hyperbolic_tangent(r);
     case Reference::identity:
       return r;
+    case Reference::magnitude:
+      return mp::abs(r);
     case Reference::relu:
       return x < 0 ? Real(0) : r;
   }
@@ -113,6 +115,9 @@ bool special(Reference reference, double x, double& value) {
     case Reference::sqrt:
     case Reference::identity:
       value = x;
+      break;
+    case Reference::magnitude:
+      value = std::fabs(x);
       break;
     case Reference::relu:
       value = std::signbit(x) ? 0.0 : x;

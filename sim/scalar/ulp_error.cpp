@@ -36,6 +36,8 @@ double reference_value(Reference reference, double x) {
       return std::tanh(x);
     case Reference::identity:
       return x;
+    case Reference::magnitude:
+      return std::fabs(x);
     case Reference::relu:
       return std::max(x, 0.0);
   }

@@ -61,6 +61,11 @@ TEST_CASE("described values: result, correctly rounded result and distance") {
   CHECK(overflow.y == 0x7E);
   CHECK(overflow.correctly_rounded == 0x7Eu);
 
+  const Description power = describe(find("cvt.rz.ue8m0x2.f32"), code(-5.0f));  // the magnitude's, 2^2
+  CHECK(power.y == 127 + 2);
+  CHECK(power.exact == 5.0);
+  CHECK(power.ulps == -0.25);
+
   CHECK(describe(find("expf"), code(1000.0f)).correctly_rounded == kInf);
   CHECK(describe(find("expf"), code(-1000.0f)).correctly_rounded == 0u);
   CHECK(describe(find("tanhf"), code(50.0f)).correctly_rounded == code(1.0f));
