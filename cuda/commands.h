@@ -30,6 +30,10 @@ void record_scalar_digests(const std::string& path, const Options& options);
 bool check_instructions(const Options& options);
 bool check_scalar(const Options& options);
 
+/// Computes every digest of a recording (either schema of section 8) on the CPU; false when a block differs. Needs no
+/// GPU.
+bool check_digest_file(const std::string& path, const Options& options);
+
 /// Rediscovers the parameters of the floating-point instructions and prints them beside the table; false when a
 /// parameter differs from the table's.
 bool probe_instructions(const Options& options);

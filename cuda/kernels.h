@@ -4,8 +4,6 @@
 
 #include <cstdint>
 
-#include "mma/operand_families.h"
-
 namespace qattn::gpu {
 
 /// Products D = A B^T + C: a [tiles, rows, K], b [tiles, columns, K], c and d [tiles, rows, columns], one code an
@@ -41,21 +39,6 @@ MmaKernels mma_float8_kernels();  ///< FP8, and FP64 deeper than k4
 MmaKernels mma_integer_kernels();
 MmaKernels wgmma_kernels();
 
-/// Which tiles of the counter-based operands (mma/operand_families.h).
-struct TileRange {
-  mma::OperandRecipe recipe;
-  mma::OperandFamily family;
-  std::uint64_t seed;
-  std::uint64_t first_tile;
-  int tiles;
-};
-
-/// Fills the inputs of a batch of 64 x 64 tiles.
-int generate_tiles(const TileRange& range, int operand_bytes, int accumulator_bytes, void* a, void* b, void* c);
-
-/// Adds every output's digest term (mma/digest.h) to *sum.
-int digest_tiles(const void* d, int result_bytes, std::uint64_t first_tile, int tiles, unsigned long long* sum);
-
 /// A function of one argument. With `x` the inputs are x[0..count), else first, first + 1, ...; with `y` the results
 /// are stored there, with `sum` the digest terms mix64(x << 32 | y) are added to it.
 struct ScalarBatch {
@@ -67,9 +50,8 @@ struct ScalarBatch {
 };
 
 struct ScalarKernel {
-  const char* name;   ///< PTX or CUDA name
-  const char* model;  ///< the function of sim/scalar that it is compared with
-  int input_bits;     ///< 8, 16 or 32
+  const char* name;  ///< PTX or CUDA name
+  int input_bits;    ///< 8, 16 or 32
   int least_capability;
   int (*run)(const ScalarBatch& batch);
 };

@@ -15,6 +15,7 @@ using qattn::gpu::Options;
 struct Arguments {
   std::string output;
   std::string only;
+  std::string digest_file;
   bool scalar = false;
   bool digests = false;
   Options options;
@@ -43,6 +44,7 @@ CLI::App* add_record(CLI::App& app, Arguments& arguments) {
 CLI::App* add_check(CLI::App& app, Arguments& arguments) {
   CLI::App* check = app.add_subcommand("check", "Compare the GPU with the emulator on random operands");
   check->add_flag("--scalar", arguments.scalar, "Scalar functions instead of matrix instructions");
+  check->add_option("--digests", arguments.digest_file, "Recorded digests to compare with the emulator; needs no GPU");
   check->add_option("--seconds", arguments.options.seconds, "How long, one round at least")
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
@@ -63,6 +65,11 @@ void record(const Arguments& arguments) {
     (arguments.digests ? qattn::gpu::record_instruction_digests : qattn::gpu::record_instructions)(arguments.output,
                                                                                                    arguments.options);
   }
+}
+
+bool check(const Arguments& arguments) {
+  if (!arguments.digest_file.empty()) return qattn::gpu::check_digest_file(arguments.digest_file, arguments.options);
+  return (arguments.scalar ? qattn::gpu::check_scalar : qattn::gpu::check_instructions)(arguments.options);
 }
 
 int run(int argc, char** argv) {
@@ -89,7 +96,7 @@ int run(int argc, char** argv) {
   if (record_command->parsed()) {
     record(arguments);
   } else if (check_command->parsed()) {
-    passed = (arguments.scalar ? qattn::gpu::check_scalar : qattn::gpu::check_instructions)(arguments.options);
+    passed = check(arguments);
   } else if (probe->parsed()) {
     passed = qattn::gpu::probe_instructions(arguments.options);
   } else {

@@ -11,6 +11,7 @@
 #include "io/instruction_digests.h"
 #include "io/vectors.h"
 #include "mma/digest.h"
+#include "tiles.h"
 
 namespace qattn::gpu {
 namespace {
@@ -164,10 +165,11 @@ io::InstructionDigestCase digest_case(const GpuInstruction& instruction, const O
 }  // namespace
 
 void record_instructions(const std::string& path, const Options& options) {
+  const std::vector<GpuInstruction> instructions = instructions_of(device(), options.only);
   io::VectorWriter writer(path, io::kInstructionSchema);
   std::int64_t outputs = 0;
   int cases = 0;
-  for (const GpuInstruction& instruction : instructions_of(device(), options.only)) {
+  for (const GpuInstruction& instruction : instructions) {
     if (instruction.kernel->n > 8) continue;  // wgmma at its smallest width
     const io::InstructionCase vectors = record_case(instruction, options);
     writer.add(vectors);

@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cstring>
 
+#include "base/error.h"
 #include "base/parallel.h"
 #include "base/random.h"
 #include "commands.h"
@@ -42,7 +43,7 @@ std::vector<ScalarFunction> functions_of(const Device& device, const std::regex&
   std::vector<ScalarFunction> functions;
   const auto add = [&](const ScalarKernels& kernels, scalar::Build build) {
     for (const ScalarKernel* kernel = kernels.begin; kernel != kernels.begin + kernels.count; ++kernel) {
-      const ScalarFunction function{kernel, build, scalar::find_or_null(kernel->model, build)};
+      const ScalarFunction function{kernel, build, scalar::find_or_null(kernel->name, build)};
       if (device.capability < kernel->least_capability || !std::regex_search(function.name(), only)) continue;
       functions.push_back(function);
     }
@@ -50,6 +51,7 @@ std::vector<ScalarFunction> functions_of(const Device& device, const std::regex&
   add(scalar_ptx_kernels(), scalar::Build::any);
   add(scalar_library_kernels(), scalar::Build::plain);
   add(scalar_library_fast_math_kernels(), scalar::Build::fast_math);
+  if (functions.empty()) throw Error(ErrorKind::usage, "no scalar function's name matches --only");
   return functions;
 }
 
@@ -195,9 +197,10 @@ bool print_count(const std::string& name, const Count& count) {
 }  // namespace
 
 void record_scalar(const std::string& path, const Options& options) {
+  const std::vector<ScalarFunction> functions = functions_of(device(), options.only);
   io::VectorWriter writer(path, io::kScalarSchema);
   int cases = 0;
-  for (const ScalarFunction& function : functions_of(device(), options.only)) {
+  for (const ScalarFunction& function : functions) {
     const std::vector<std::uint32_t> x = recorded_inputs(function, options.seed);
     io::ScalarCase vectors;
     vectors.name = function.name();
@@ -214,9 +217,10 @@ void record_scalar(const std::string& path, const Options& options) {
 }
 
 void record_scalar_digests(const std::string& path, const Options& options) {
+  const std::vector<ScalarFunction> functions = functions_of(device(), options.only);
   io::VectorWriter writer(path, io::kDigestSchema);
   int cases = 0;
-  for (const ScalarFunction& function : functions_of(device(), options.only)) {
+  for (const ScalarFunction& function : functions) {
     if (function.kernel->input_bits != 32) continue;
     const scalar::Digest digest = device_digest(function);
     io::DigestCase result;

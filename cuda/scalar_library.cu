@@ -27,7 +27,7 @@ struct IntToFloatRz {
 
 template <class Function>
 constexpr ScalarKernel entry(const char* name) {
-  return {name, name, 32, 80, run_scalar<Function>};
+  return {name, 32, 80, run_scalar<Function>};
 }
 
 constexpr ScalarKernel kKernels[] = {

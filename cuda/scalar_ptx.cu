@@ -218,17 +218,17 @@ struct Fa4Poly {
 };
 
 template <class Function>
-constexpr ScalarKernel entry(const char* name, int input_bits = 32, int least = 90, const char* model = nullptr) {
-  return {name, model != nullptr ? model : name, input_bits, least, run_scalar<Function>};
+constexpr ScalarKernel entry(const char* name, int input_bits = 32, int least = 90) {
+  return {name, input_bits, least, run_scalar<Function>};
 }
 
 constexpr ScalarKernel kKernels[] = {
     entry<Ex2Ftz>("ex2.approx.ftz.f32", 32, 80),
     entry<Ex2>("ex2.approx.f32", 32, 80),
     entry<Ex2F16>("ex2.approx.f16", 16, 80),
-    entry<Ex2F16x2>("ex2.approx.f16x2", 16, 80, "ex2.approx.f16"),
+    entry<Ex2F16x2>("ex2.approx.f16x2", 16, 80),
     entry<Ex2Bf16>("ex2.approx.ftz.bf16", 16),
-    entry<Ex2Bf16x2>("ex2.approx.ftz.bf16x2", 16, 90, "ex2.approx.ftz.bf16"),
+    entry<Ex2Bf16x2>("ex2.approx.ftz.bf16x2", 16),
     entry<RcpFtz>("rcp.approx.ftz.f32", 32, 80),
     entry<Rcp>("rcp.approx.f32", 32, 80),
     entry<RcpRn>("rcp.rn.f32", 32, 80),
@@ -240,9 +240,9 @@ constexpr ScalarKernel kKernels[] = {
     entry<Sqrt>("sqrt.approx.f32", 32, 80),
     entry<Tanh>("tanh.approx.f32", 32, 80),
     entry<TanhF16>("tanh.approx.f16", 16, 80),
-    entry<TanhF16x2>("tanh.approx.f16x2", 16, 80, "tanh.approx.f16"),
+    entry<TanhF16x2>("tanh.approx.f16x2", 16, 80),
     entry<TanhBf16>("tanh.approx.bf16", 16),
-    entry<TanhBf16x2>("tanh.approx.bf16x2", 16, 90, "tanh.approx.bf16"),
+    entry<TanhBf16x2>("tanh.approx.bf16x2", 16),
     entry<Fa4Poly>("fa4-poly", 32, 80),
 
     entry<RnF16>("cvt.rn.f16.f32", 32, 80),
@@ -253,7 +253,7 @@ constexpr ScalarKernel kKernels[] = {
     entry<RzSatF16>("cvt.rz.satfinite.f16.f32"),
     entry<RnReluSatF16>("cvt.rn.relu.satfinite.f16.f32"),
     entry<RzReluSatF16>("cvt.rz.relu.satfinite.f16.f32"),
-    entry<RnF16x2>("cvt.rn.f16x2.f32", 32, 90, "cvt.rn.f16.f32"),
+    entry<RnF16x2>("cvt.rn.f16x2.f32"),
     entry<RnBf16>("cvt.rn.bf16.f32"),
     entry<RzBf16>("cvt.rz.bf16.f32"),
     entry<RnReluBf16>("cvt.rn.relu.bf16.f32"),
@@ -262,7 +262,7 @@ constexpr ScalarKernel kKernels[] = {
     entry<RzSatBf16>("cvt.rz.satfinite.bf16.f32"),
     entry<RnReluSatBf16>("cvt.rn.relu.satfinite.bf16.f32"),
     entry<RzReluSatBf16>("cvt.rz.relu.satfinite.bf16.f32"),
-    entry<RnBf16x2>("cvt.rn.bf16x2.f32", 32, 90, "cvt.rn.bf16.f32"),
+    entry<RnBf16x2>("cvt.rn.bf16x2.f32"),
     entry<RnaTf32>("cvt.rna.tf32.f32", 32, 80),
     entry<RnaSatTf32>("cvt.rna.satfinite.tf32.f32"),
     entry<RnTf32>("cvt.rn.tf32.f32"),

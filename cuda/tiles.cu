@@ -1,7 +1,7 @@
 // Counter-based operands and digests of results, on the device.
 #include <cuda_runtime.h>
 
-#include "kernels.h"
+#include "tiles.h"
 
 namespace qattn::gpu {
 namespace {

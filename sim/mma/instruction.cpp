@@ -111,8 +111,7 @@ constexpr Rule kCdna3Xf32{Kind::amd_fused_dot, {4, 24, -126, 23, kRne}};
 constexpr Rule kCdna3Half{Kind::amd_fused_dot, {8, 24, -126, 23, kRne}};
 constexpr Rule kCdna3Fp8{Kind::amd_fused_dot, {16, 24, -126, 23, kRne}};
 
-constexpr Source kH200{Evidence::measured, "NVIDIA H200, recorded vectors"};
-constexpr Source kH200Attention{Evidence::measured, "NVIDIA H200, replay of PyTorch's memory-efficient attention"};
+constexpr Source kH200{Evidence::measured, "NVIDIA H200, recorded vectors and digests"};
 constexpr Source kMmaSim{Evidence::literature, "MMA-Sim, arXiv 2511.10909"};
 constexpr Source kKhattak{Evidence::literature, "Khattak and Mikaitis, arXiv 2512.07004 v4"};
 constexpr Source kMachineCode{Evidence::literature, "machine code of CUDA 13.0's ptxas"};
@@ -121,8 +120,7 @@ constexpr Source kPtx{Evidence::literature, "PTX ISA 9.0: exact integer dot prod
 constexpr std::string_view kFp8 = "e4m3 e5m2";
 constexpr std::string_view kFp864 = "e4m3 e5m2 e3m2 e2m3 e2m1";
 constexpr std::string_view kWrapOrClamp = "- .satfinite";
-constexpr std::string_view kFrom75 = "sm75.mma sm80.mma sm89.mma sm90.mma sm100.mma sm120.mma";
-constexpr std::string_view kFrom80 = "sm80.mma sm89.mma sm90.mma sm100.mma sm120.mma";
+constexpr std::string_view kFrom75But90 = "sm75.mma sm80.mma sm89.mma sm100.mma sm120.mma";
 constexpr std::string_view kFrom80But90 = "sm80.mma sm89.mma sm100.mma sm120.mma";
 
 // clang-format off
@@ -139,37 +137,27 @@ constexpr Row kRows[] = {
     {"sm80.mma sm89.mma", "m16n8k8 m16n8k16", "f32", "f16", "f16", kTuringF32, kMmaSim},
     {"sm80.mma sm89.mma", "m16n8k8 m16n8k16", "f32", "bf16", "bf16", kTuringF32, kMmaSim},
     {"sm80.mma sm89.mma", "m16n8k8 m16n8k16", "f16", "f16", "f16", kTuringF16, kMmaSim},
-    {kFrom80, "m8n8k4", "f32", "f16", "f16", kLateFmaChain, kMachineCode},
-    {kFrom80, "m8n8k4", "f32 f16", "f16", "f16", kLateFmaChain, kMachineCode},
-    {"sm90.mma", "m8n8k4", "f16", "f16", "f16", kSplit, kH200},
+    {kFrom80But90, "m8n8k4", "f32", "f16", "f16", kLateFmaChain, kMachineCode},
+    {kFrom80But90, "m8n8k4", "f32 f16", "f16", "f16", kLateFmaChain, kMachineCode},
     {"sm89.mma", "m16n8k16 m16n8k32", "f32", kFp8, kFp8, kAdaFp8F32, kMmaSim},
     {"sm89.mma", "m16n8k16 m16n8k32", "f16", kFp8, kFp8, kAdaFp8F16, kMmaSim},
     // Hopper, mma.sync
-    {"sm90.mma", "m16n8k4 m16n8k8", "f32", "tf32", "tf32", kHopperTf32, kMmaSim},
-    {"sm90.mma", "m16n8k8", "f32", "f16", "f16", kHopperF32, kH200Attention},
-    {"sm90.mma", "m16n8k8", "f32", "bf16", "bf16", kHopperF32, kH200Attention},
-    {"sm90.mma", "m16n8k16", "f32", "f16", "f16", kHopperF32, kH200},
-    {"sm90.mma", "m16n8k16", "f32", "bf16", "bf16", kHopperF32, kH200},
-    {"sm90.mma", "m16n8k8", "f16", "f16", "f16", kHopperF16, kMmaSim},
-    {"sm90.mma", "m16n8k16", "f16", "f16", "f16", kHopperF16, kH200},
-    {"sm90.mma", "m16n8k32", "f32", "e4m3", "e4m3", kHopperMmaFp8F32, kH200},
-    {"sm90.mma", "m16n8k32", "f32", "e5m2", "e5m2", kHopperMmaFp8F32, kH200},
-    {"sm90.mma", "m16n8k32", "f32", "e4m3", "e5m2", kHopperMmaFp8F32, kKhattak},
-    {"sm90.mma", "m16n8k32", "f32", "e5m2", "e4m3", kHopperMmaFp8F32, kKhattak},
-    {"sm90.mma", "m16n8k32", "f16", "e4m3", "e4m3", kHopperMmaFp8F16, kH200},
-    {"sm90.mma", "m16n8k32", "f16", "e4m3", "e5m2", kHopperMmaFp8F16, kKhattak},
-    {"sm90.mma", "m16n8k32", "f16", "e5m2", kFp8, kHopperMmaFp8F16, kKhattak},
-    {"sm90.mma sm100.mma", "m16n8k16", "f32", kFp8, kFp8, kHopperMmaFp8F32, kMachineCode},
-    {"sm90.mma sm100.mma", "m16n8k16", "f16", kFp8, kFp8, kHopperMmaFp8F16, kMachineCode},
+    {"sm90.mma", "m16n8k4 m16n8k8", "f32", "tf32", "tf32", kHopperTf32, kH200},
+    {"sm90.mma", "m16n8k8 m16n8k16", "f32", "f16", "f16", kHopperF32, kH200},
+    {"sm90.mma", "m16n8k8 m16n8k16", "f32", "bf16", "bf16", kHopperF32, kH200},
+    {"sm90.mma", "m16n8k8 m16n8k16", "f16", "f16", "f16", kHopperF16, kH200},
+    {"sm90.mma", "m16n8k16 m16n8k32", "f32", kFp8, kFp8, kHopperMmaFp8F32, kH200},
+    {"sm90.mma", "m16n8k16 m16n8k32", "f16", kFp8, kFp8, kHopperMmaFp8F16, kH200},
+    {"sm90.mma", "m8n8k4", "f32", "f16", "f16", kLateFmaChain, kH200},
+    {"sm90.mma", "m8n8k4", "f32 f16", "f16", "f16", kLateFmaChain, kH200},
+    {"sm90.mma", "m8n8k4", "f16", "f16", "f16", kSplit, kH200},
     // Hopper, wgmma
-    {"sm90.wgmma", "m64nNk8", "f32", "tf32", "tf32", kHopperTf32, kMmaSim},
+    {"sm90.wgmma", "m64nNk8", "f32", "tf32", "tf32", kHopperTf32, kH200},
     {"sm90.wgmma", "m64nNk16", "f32", "f16", "f16", kHopperF32, kH200},
     {"sm90.wgmma", "m64nNk16", "f32", "bf16", "bf16", kHopperF32, kH200},
     {"sm90.wgmma", "m64nNk16", "f16", "f16", "f16", kHopperF16, kH200},
     {"sm90.wgmma", "m64nNk32", "f32", kFp8, kFp8, kHopperFp8F32, kH200},
-    {"sm90.wgmma", "m64nNk32", "f16", "e4m3", "e4m3", kHopperFp8F16, kH200},
-    {"sm90.wgmma", "m64nNk32", "f16", "e4m3", "e5m2", kHopperFp8F16, kMmaSim},
-    {"sm90.wgmma", "m64nNk32", "f16", "e5m2", kFp8, kHopperFp8F16, kMmaSim},
+    {"sm90.wgmma", "m64nNk32", "f16", kFp8, kFp8, kHopperFp8F16, kH200},
     // Blackwell and RTX Blackwell, mma.sync; on sm100 FP8 is unpacked to FP16 as on Hopper
     {"sm100.mma sm120.mma", "m16n8k4 m16n8k8", "f32", "tf32", "tf32", kHopperTf32, kMmaSim},
     {"sm100.mma sm120.mma", "m16n8k8 m16n8k16", "f32", "f16", "f16", kHopperF32, kMmaSim},
@@ -177,6 +165,8 @@ constexpr Row kRows[] = {
     {"sm100.mma sm120.mma", "m16n8k8 m16n8k16", "f16", "f16", "f16", kBlackwellMmaF16, kMmaSim},
     {"sm100.mma", "m16n8k32", "f32", kFp8, kFp8, kHopperMmaFp8F32, kKhattak},
     {"sm100.mma", "m16n8k32", "f16", kFp8, kFp8, kHopperMmaFp8F16, kKhattak},
+    {"sm100.mma", "m16n8k16", "f32", kFp8, kFp8, kHopperMmaFp8F32, kMachineCode},
+    {"sm100.mma", "m16n8k16", "f16", kFp8, kFp8, kHopperMmaFp8F16, kMachineCode},
     {"sm120.mma", "m16n8k16", "f32", kFp8, kFp8, kBlackwellFp8F32, kMmaSim},
     {"sm120.mma", "m16n8k16", "f16", kFp8, kFp8, kBlackwellMmaFp8F16, kMmaSim},
     {"sm120.mma", "m16n8k32", "f32", kFp864, kFp864, kBlackwellFp8F32, kMmaSim},
@@ -194,25 +184,16 @@ constexpr Row kRows[] = {
     {"sm100.tcgen05", "m128nNk64", "f32", "e2m1", "e2m1", kBlackwellFp4, kMmaSim,
      ".block32.ue8m0 .block16.ue8m0 .block16.ue4m3"},
     // FP64
-    {kFrom80, "m8n8k4", "f64", "f64", "f64", kFmaChain, kMmaSim},
-    {"sm90.mma", "m16n8k4 m16n8k8 m16n8k16", "f64", "f64", "f64", kFmaChain, kMmaSim},
+    {kFrom80But90, "m8n8k4", "f64", "f64", "f64", kFmaChain, kMmaSim},
+    {"sm90.mma", "m8n8k4 m16n8k4 m16n8k8 m16n8k16", "f64", "f64", "f64", kFmaChain, kH200},
     // Integers
-    {kFrom75, "m8n8k16", "s32", "s8 u8", "s8 u8", kInteger, kPtx, kWrapOrClamp},
-    {kFrom75, "m8n8k32", "s32", "s4 u4", "s4 u4", kInteger, kPtx, kWrapOrClamp},
-    {kFrom80, "m16n8k16", "s32", "s8 u8", "s8 u8", kInteger, kPtx, kWrapOrClamp},
-    {kFrom80, "m16n8k32", "s32", "s4 u4", "s4 u4", kInteger, kPtx, kWrapOrClamp},
-    {kFrom80But90, "m16n8k32", "s32", "s8 u8", "s8 u8", kInteger, kPtx, kWrapOrClamp},
-    {kFrom80But90, "m16n8k64", "s32", "s4 u4", "s4 u4", kInteger, kPtx, kWrapOrClamp},
-    {"sm90.mma", "m16n8k32", "s32", "s8", "s8", kInteger, kH200, kWrapOrClamp},
-    {"sm90.mma", "m16n8k32", "s32", "u8", "s8", kInteger, kH200},
-    {"sm90.mma", "m16n8k32", "s32", "u8", "s8", kInteger, kPtx, ".satfinite"},
-    {"sm90.mma", "m16n8k32", "s32", "s8 u8", "u8", kInteger, kPtx, kWrapOrClamp},
-    {"sm90.mma", "m16n8k64", "s32", "s4", "s4", kInteger, kH200, kWrapOrClamp},
-    {"sm90.mma", "m16n8k64", "s32", "s4", "u4", kInteger, kPtx, kWrapOrClamp},
-    {"sm90.mma", "m16n8k64", "s32", "u4", "s4 u4", kInteger, kPtx, kWrapOrClamp},
-    {"sm90.wgmma", "m64nNk32", "s32", "s8", "s8", kInteger, kH200, kWrapOrClamp},
-    {"sm90.wgmma", "m64nNk32", "s32", "s8", "u8", kInteger, kPtx, kWrapOrClamp},
-    {"sm90.wgmma", "m64nNk32", "s32", "u8", "s8 u8", kInteger, kPtx, kWrapOrClamp},
+    {kFrom75But90, "m8n8k16", "s32", "s8 u8", "s8 u8", kInteger, kPtx, kWrapOrClamp},
+    {kFrom75But90, "m8n8k32", "s32", "s4 u4", "s4 u4", kInteger, kPtx, kWrapOrClamp},
+    {kFrom80But90, "m16n8k16 m16n8k32", "s32", "s8 u8", "s8 u8", kInteger, kPtx, kWrapOrClamp},
+    {kFrom80But90, "m16n8k32 m16n8k64", "s32", "s4 u4", "s4 u4", kInteger, kPtx, kWrapOrClamp},
+    {"sm90.mma", "m8n8k16 m16n8k16 m16n8k32", "s32", "s8 u8", "s8 u8", kInteger, kH200, kWrapOrClamp},
+    {"sm90.mma", "m8n8k32 m16n8k32 m16n8k64", "s32", "s4 u4", "s4 u4", kInteger, kH200, kWrapOrClamp},
+    {"sm90.wgmma", "m64nNk32", "s32", "s8 u8", "s8 u8", kInteger, kH200, kWrapOrClamp},
     {"sm100.tcgen05", "m64nNk32 m128nNk32", "s32", "s8 u8", "s8 u8", kInteger, kPtx, kWrapOrClamp},
     // AMD
     {"cdna1.mfma cdna2.mfma cdna3.mfma", "m32n32k1 m32n32k2 m16n16k1 m16n16k4 m4n4k1", "f32", "f32", "f32",

@@ -50,11 +50,11 @@ constexpr CastSpec cast_spec(const format::Format& to, Cast cast, Relu relu = Re
   return spec;
 }
 
-/// The cvt into TF32, which stays in a 32-bit register with 13 zero bits below. NaN gives 0x7FFFFFFF.
+/// The cvt into TF32, which stays in a 32-bit register with 13 zero bits below, also those of the NaN 0x7FFFE000.
 constexpr CastSpec tf32_spec(Cast cast, Relu relu = Relu::no) {
   CastSpec spec = cast_spec(format::kTF32, cast, relu);
   spec.shift = 13;
-  spec.nan = kNaN;
+  spec.nan <<= 13;
   return spec;
 }
 
@@ -76,14 +76,15 @@ constexpr std::uint32_t cast(const CastSpec& spec, std::uint32_t x) {
 }
 
 /// cvt.rna.tf32.f32: ties away, by integer addition; can become Inf. NaN keeps its sign and the top of its payload, and
-/// becomes Inf when the payload was in the low 13 bits only. With satfinite (not measured) what would become Inf, and
-/// Inf, clamps to the largest finite TF32, and NaN gives 0x7FFFFFFF.
+/// becomes Inf when the payload was in the low 13 bits only.
 constexpr std::uint32_t cast_rna_tf32(std::uint32_t x) {
   return (x & ~kSign) < kInf ? (x + 0x1000) & 0xFFFFE000 : x & 0xFFFFE000;
 }
+/// With satfinite an Inf becomes the largest finite TF32, because one unit is taken from whatever has the largest
+/// exponent field; from a NaN too.
 constexpr std::uint32_t cast_rna_satfinite_tf32(std::uint32_t x) {
-  if (is_nan(x)) return kNaN;
-  return std::min(cast_rna_tf32(x & ~kSign), std::uint32_t{0x7F7FE000}) | (x & kSign);
+  const std::uint32_t rounded = cast_rna_tf32(x);
+  return (rounded & kInf) == kInf ? rounded - 0x2000 : rounded;
 }
 
 enum class IntegerRounding : std::uint8_t { rni, rzi, rmi, rpi };

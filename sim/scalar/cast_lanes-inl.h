@@ -60,9 +60,9 @@ struct RnaTf32Lanes {
 struct RnaSatfiniteTf32Lanes {
   template <class D>
   HWY_INLINE Codes<D> operator()(D d, Codes<D> x) const {
-    const auto rounded = RnaTf32Lanes()(d, magnitude_of(d, x));
-    const auto y = hn::Or(hn::Min(rounded, hn::Set(d, 0x7F7FE000)), sign_of(d, x));
-    return hn::IfThenElse(is_nan(d, x), hn::Set(d, kNaNLane), y);
+    const auto rounded = RnaTf32Lanes()(d, x);
+    const auto is_largest = hn::Eq(hn::And(rounded, hn::Set(d, kInfLane)), hn::Set(d, kInfLane));
+    return hn::Sub(rounded, hn::IfThenElseZero(is_largest, hn::Set(d, 0x2000)));
   }
 };
 

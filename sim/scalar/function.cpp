@@ -105,12 +105,15 @@ constexpr Function narrow(std::string_view name, const Format& to, Reference ref
   return {name, Build::any, &from, &to, widen_then<from, then>, each<widen_then<from, then>>, reference, evidence};
 }
 
+constexpr std::string_view kMufu16Note = "the binary32 result, cut to 16 bits; what is too large becomes Inf";
+
+/// A 16-bit form of a MUFU function: the binary32 result of the widened input, cut.
 template <const Format& from, std::uint32_t (*then)(std::uint32_t)>
-constexpr Function not_measured(std::string_view name, Reference reference, Mufu mufu, std::string_view note) {
-  Function function = narrow<from, then>(name, from, reference, Evidence::not_measured);
+constexpr Function mufu16(std::string_view name, Reference reference, Mufu mufu) {
+  Function function = narrow<from, then>(name, from, reference, Evidence::measured);
   function.mufu = mufu;
   function.argument = widen<from>;
-  function.note = note;
+  function.note = kMufu16Note;
   return function;
 }
 
@@ -124,6 +127,13 @@ std::uint32_t tanh_then_cast(std::uint32_t x) {
 }
 std::uint32_t keep(std::uint32_t x) { return x; }
 
+/// A cut to `to` that overflows to Inf.
+constexpr CastSpec cut_spec(const Format& to) {
+  CastSpec spec = cast_spec(to, Cast::rz);
+  spec.overflow = spec.infinite;
+  return spec;
+}
+
 constexpr CastSpec kToFP16 = cast_spec(kFP16, Cast::rn);
 constexpr CastSpec kToBF16 = cast_spec(kBF16, Cast::rn);
 constexpr CastSpec kToFP16Relu = cast_spec(kFP16, Cast::rn, Relu::yes);
@@ -132,9 +142,6 @@ constexpr CastSpec kToE5M2 = cast_spec(kE5M2, Cast::rn_satfinite);
 constexpr CastSpec kToE4M3Relu = cast_spec(kE4M3, Cast::rn_satfinite, Relu::yes);
 constexpr CastSpec kToE5M2Relu = cast_spec(kE5M2, Cast::rn_satfinite, Relu::yes);
 
-constexpr std::string_view kMufuF16Note =
-    "the 16-bit MUFU is taken for the binary32 one, its result rounded to nearest even; no recording confirms it";
-constexpr std::string_view kTf32Note = "the 13 bits below the TF32 are taken for zero, NaN for 0x7FFFFFFF";
 constexpr std::string_view kSm100Note = "sm_100 and later";
 constexpr std::string_view kFa4Note =
     "FlashAttention-4 (arXiv 2603.05451; flash_attn/cute/utils.py, degree 3); its contract ends at x = 127";
@@ -145,10 +152,9 @@ constexpr Function with_note(Function function, std::string_view note) {
 }
 
 /// A cast into TF32, whose result stands in a 32-bit register.
-constexpr Function in_register(Function function, std::string_view note = {}) {
+constexpr Function in_register(Function function) {
   function.output = &kFP32;
   function.rounded_to = &kTF32;
-  function.note = note;
   return function;
 }
 
@@ -159,8 +165,10 @@ constexpr Function kFunctions[] = {
     // MUFU and the code that ptxas emits around it
     ptx("ex2.approx.ftz.f32", mufu_ex2, simd<S::mufu_ex2>, Reference::exp2, ex2),
     ptx("ex2.approx.f32", ex2_approx, simd<S::ex2_approx>, Reference::exp2, ex2, ex2_approx_argument),
-    not_measured<kFP16, ex2_then_cast<kToFP16>>("ex2.approx.f16", Reference::exp2, ex2, kMufuF16Note),
-    not_measured<kBF16, ex2_then_cast<kToBF16>>("ex2.approx.ftz.bf16", Reference::exp2, ex2, kMufuF16Note),
+    mufu16<kFP16, ex2_then_cast<cut_spec(kFP16)>>("ex2.approx.f16", Reference::exp2, ex2),
+    mufu16<kFP16, ex2_then_cast<cut_spec(kFP16)>>("ex2.approx.f16x2", Reference::exp2, ex2),
+    mufu16<kBF16, ex2_then_cast<cut_spec(kBF16)>>("ex2.approx.ftz.bf16", Reference::exp2, ex2),
+    mufu16<kBF16, ex2_then_cast<cut_spec(kBF16)>>("ex2.approx.ftz.bf16x2", Reference::exp2, ex2),
     ptx("rcp.approx.ftz.f32", mufu_rcp, simd<S::mufu_rcp>, Reference::reciprocal, rcp),
     ptx("rcp.approx.f32", rcp_approx, simd<S::rcp_approx>, Reference::reciprocal, rcp, rcp_approx_argument),
     ptx("rcp.rn.f32", rcp_rn, simd<S::rcp_rn>, Reference::reciprocal, none),
@@ -171,8 +179,10 @@ constexpr Function kFunctions[] = {
     ptx("sqrt.approx.ftz.f32", mufu_sqrt, simd<S::mufu_sqrt>, Reference::sqrt, sqrt),
     ptx("sqrt.approx.f32", sqrt_approx, simd<S::sqrt_approx>, Reference::sqrt, sqrt, lift_subnormal_argument),
     ptx("tanh.approx.f32", mufu_tanh, simd<S::mufu_tanh>, Reference::tanh, tanh),
-    not_measured<kFP16, tanh_then_cast<kToFP16>>("tanh.approx.f16", Reference::tanh, tanh, kMufuF16Note),
-    not_measured<kBF16, tanh_then_cast<kToBF16>>("tanh.approx.bf16", Reference::tanh, tanh, kMufuF16Note),
+    mufu16<kFP16, tanh_then_cast<cut_spec(kFP16)>>("tanh.approx.f16", Reference::tanh, tanh),
+    mufu16<kFP16, tanh_then_cast<cut_spec(kFP16)>>("tanh.approx.f16x2", Reference::tanh, tanh),
+    mufu16<kBF16, tanh_then_cast<cut_spec(kBF16)>>("tanh.approx.bf16", Reference::tanh, tanh),
+    mufu16<kBF16, tanh_then_cast<cut_spec(kBF16)>>("tanh.approx.bf16x2", Reference::tanh, tanh),
 
     // CUDA's functions, by build
     cuda_function("exp2f", Build::plain, ex2_approx, simd<S::ex2_approx>, Reference::exp2, ex2, ex2_approx_argument),
@@ -195,34 +205,39 @@ constexpr Function kFunctions[] = {
 
     // casts from f32
     from_f32<kToFP16>("cvt.rn.f16.f32", kFP16, Evidence::measured),
+    from_f32<kToFP16>("cvt.rn.f16x2.f32", kFP16, Evidence::measured),
     from_f32<cast_spec(kFP16, Cast::rz)>("cvt.rz.f16.f32", kFP16, Evidence::measured),
-    from_f32<kToFP16Relu>("cvt.rn.relu.f16.f32", kFP16),
-    from_f32<cast_spec(kFP16, Cast::rz, Relu::yes)>("cvt.rz.relu.f16.f32", kFP16),
-    from_f32<cast_spec(kFP16, Cast::rn_satfinite)>("cvt.rn.satfinite.f16.f32", kFP16),
-    from_f32<cast_spec(kFP16, Cast::rz_satfinite)>("cvt.rz.satfinite.f16.f32", kFP16),
-    from_f32<cast_spec(kFP16, Cast::rn_satfinite, Relu::yes)>("cvt.rn.relu.satfinite.f16.f32", kFP16),
-    from_f32<cast_spec(kFP16, Cast::rz_satfinite, Relu::yes)>("cvt.rz.relu.satfinite.f16.f32", kFP16),
+    from_f32<kToFP16Relu>("cvt.rn.relu.f16.f32", kFP16, Evidence::measured),
+    from_f32<cast_spec(kFP16, Cast::rz, Relu::yes)>("cvt.rz.relu.f16.f32", kFP16, Evidence::measured),
+    from_f32<cast_spec(kFP16, Cast::rn_satfinite)>("cvt.rn.satfinite.f16.f32", kFP16, Evidence::measured),
+    from_f32<cast_spec(kFP16, Cast::rz_satfinite)>("cvt.rz.satfinite.f16.f32", kFP16, Evidence::measured),
+    from_f32<cast_spec(kFP16, Cast::rn_satfinite, Relu::yes)>("cvt.rn.relu.satfinite.f16.f32", kFP16,
+                                                              Evidence::measured),
+    from_f32<cast_spec(kFP16, Cast::rz_satfinite, Relu::yes)>("cvt.rz.relu.satfinite.f16.f32", kFP16,
+                                                              Evidence::measured),
     from_f32<kToBF16>("cvt.rn.bf16.f32", kBF16, Evidence::measured),
+    from_f32<kToBF16>("cvt.rn.bf16x2.f32", kBF16, Evidence::measured),
     from_f32<cast_spec(kBF16, Cast::rz)>("cvt.rz.bf16.f32", kBF16, Evidence::measured),
-    from_f32<cast_spec(kBF16, Cast::rn, Relu::yes)>("cvt.rn.relu.bf16.f32", kBF16),
-    from_f32<cast_spec(kBF16, Cast::rz, Relu::yes)>("cvt.rz.relu.bf16.f32", kBF16),
-    from_f32<cast_spec(kBF16, Cast::rn_satfinite)>("cvt.rn.satfinite.bf16.f32", kBF16),
-    from_f32<cast_spec(kBF16, Cast::rz_satfinite)>("cvt.rz.satfinite.bf16.f32", kBF16),
-    from_f32<cast_spec(kBF16, Cast::rn_satfinite, Relu::yes)>("cvt.rn.relu.satfinite.bf16.f32", kBF16),
-    from_f32<cast_spec(kBF16, Cast::rz_satfinite, Relu::yes)>("cvt.rz.relu.satfinite.bf16.f32", kBF16),
+    from_f32<cast_spec(kBF16, Cast::rn, Relu::yes)>("cvt.rn.relu.bf16.f32", kBF16, Evidence::measured),
+    from_f32<cast_spec(kBF16, Cast::rz, Relu::yes)>("cvt.rz.relu.bf16.f32", kBF16, Evidence::measured),
+    from_f32<cast_spec(kBF16, Cast::rn_satfinite)>("cvt.rn.satfinite.bf16.f32", kBF16, Evidence::measured),
+    from_f32<cast_spec(kBF16, Cast::rz_satfinite)>("cvt.rz.satfinite.bf16.f32", kBF16, Evidence::measured),
+    from_f32<cast_spec(kBF16, Cast::rn_satfinite, Relu::yes)>("cvt.rn.relu.satfinite.bf16.f32", kBF16,
+                                                              Evidence::measured),
+    from_f32<cast_spec(kBF16, Cast::rz_satfinite, Relu::yes)>("cvt.rz.relu.satfinite.bf16.f32", kBF16,
+                                                              Evidence::measured),
     in_register({"cvt.rna.tf32.f32", Build::any, &kFP32, &kTF32, cast_rna_tf32, simd<S::cast_rna_tf32>,
                  Reference::identity, Evidence::measured}),
     in_register({"cvt.rna.satfinite.tf32.f32", Build::any, &kFP32, &kTF32, cast_rna_satfinite_tf32,
-                 simd<S::cast_rna_satfinite_tf32>, Reference::identity, Evidence::ptx_manual},
-                kTf32Note),
-    in_register(from_f32<tf32_spec(Cast::rn)>("cvt.rn.tf32.f32", kTF32), kTf32Note),
-    in_register(from_f32<tf32_spec(Cast::rz)>("cvt.rz.tf32.f32", kTF32), kTf32Note),
-    in_register(from_f32<tf32_spec(Cast::rn, Relu::yes)>("cvt.rn.relu.tf32.f32", kTF32), kTf32Note),
-    in_register(from_f32<tf32_spec(Cast::rz, Relu::yes)>("cvt.rz.relu.tf32.f32", kTF32), kTf32Note),
+                 simd<S::cast_rna_satfinite_tf32>, Reference::identity, Evidence::measured}),
+    in_register(from_f32<tf32_spec(Cast::rn)>("cvt.rn.tf32.f32", kTF32, Evidence::measured)),
+    in_register(from_f32<tf32_spec(Cast::rz)>("cvt.rz.tf32.f32", kTF32, Evidence::measured)),
+    in_register(from_f32<tf32_spec(Cast::rn, Relu::yes)>("cvt.rn.relu.tf32.f32", kTF32, Evidence::measured)),
+    in_register(from_f32<tf32_spec(Cast::rz, Relu::yes)>("cvt.rz.relu.tf32.f32", kTF32, Evidence::measured)),
     from_f32<kToE4M3>("cvt.rn.satfinite.e4m3x2.f32", kE4M3, Evidence::measured),
     from_f32<kToE4M3Relu>("cvt.rn.satfinite.relu.e4m3x2.f32", kE4M3, Evidence::measured),
     from_f32<kToE5M2>("cvt.rn.satfinite.e5m2x2.f32", kE5M2, Evidence::measured),
-    from_f32<kToE5M2Relu>("cvt.rn.satfinite.relu.e5m2x2.f32", kE5M2),
+    from_f32<kToE5M2Relu>("cvt.rn.satfinite.relu.e5m2x2.f32", kE5M2, Evidence::measured),
     with_note(from_f32<cast_spec(kE3M2, Cast::rn_satfinite)>("cvt.rn.satfinite.e3m2x2.f32", kE3M2), kSm100Note),
     with_note(from_f32<cast_spec(kE3M2, Cast::rn_satfinite, Relu::yes)>("cvt.rn.satfinite.relu.e3m2x2.f32", kE3M2),
               kSm100Note),
@@ -242,33 +257,34 @@ constexpr Function kFunctions[] = {
      Reference::magnitude, Evidence::ptx_manual, none, nullptr, kSm100Note},
     to_s8<IntegerRounding::rni>("cvt.rni.s8.f32", Evidence::measured),
     to_s8<IntegerRounding::rzi>("cvt.rzi.s8.f32", Evidence::measured),
-    to_s8<IntegerRounding::rmi>("cvt.rmi.s8.f32", Evidence::ptx_manual),
-    to_s8<IntegerRounding::rpi>("cvt.rpi.s8.f32", Evidence::ptx_manual),
+    to_s8<IntegerRounding::rmi>("cvt.rmi.s8.f32", Evidence::measured),
+    to_s8<IntegerRounding::rpi>("cvt.rpi.s8.f32", Evidence::measured),
 
     // casts from f16 and bf16 (ptxas 13.0 has no bf16 to FP8 or S8: bf16 is widened, which is exact, and cast from f32)
-    narrow<kFP16, keep>("cvt.f32.f16", kFP32),
-    {"cvt.f32.bf16", Build::any, &kBF16, &kFP32, shift_bf16, each<shift_bf16>, Reference::identity,
-     Evidence::ptx_manual},
-    narrow<kFP16, plain_cast<kToBF16>>("cvt.rn.bf16.f16", kBF16),
-    narrow<kBF16, plain_cast<kToFP16>>("cvt.rn.f16.bf16", kFP16),
-    narrow<kFP16, plain_cast<kToE4M3>>("cvt.rn.satfinite.e4m3x2.f16x2", kE4M3),
-    narrow<kFP16, plain_cast<kToE4M3Relu>>("cvt.rn.satfinite.relu.e4m3x2.f16x2", kE4M3, Reference::relu),
-    narrow<kFP16, plain_cast<kToE5M2>>("cvt.rn.satfinite.e5m2x2.f16x2", kE5M2),
-    narrow<kFP16, plain_cast<kToE5M2Relu>>("cvt.rn.satfinite.relu.e5m2x2.f16x2", kE5M2, Reference::relu),
+    narrow<kFP16, keep>("cvt.f32.f16", kFP32, Reference::identity, Evidence::measured),
+    {"cvt.f32.bf16", Build::any, &kBF16, &kFP32, shift_bf16, each<shift_bf16>, Reference::identity, Evidence::measured},
+    narrow<kFP16, plain_cast<kToBF16>>("cvt.rn.bf16.f16", kBF16, Reference::identity, Evidence::measured),
+    narrow<kBF16, plain_cast<kToFP16>>("cvt.rn.f16.bf16", kFP16, Reference::identity, Evidence::measured),
+    narrow<kFP16, plain_cast<kToE4M3>>("cvt.rn.satfinite.e4m3x2.f16x2", kE4M3, Reference::identity, Evidence::measured),
+    narrow<kFP16, plain_cast<kToE4M3Relu>>("cvt.rn.satfinite.relu.e4m3x2.f16x2", kE4M3, Reference::relu,
+                                           Evidence::measured),
+    narrow<kFP16, plain_cast<kToE5M2>>("cvt.rn.satfinite.e5m2x2.f16x2", kE5M2, Reference::identity, Evidence::measured),
+    narrow<kFP16, plain_cast<kToE5M2Relu>>("cvt.rn.satfinite.relu.e5m2x2.f16x2", kE5M2, Reference::relu,
+                                           Evidence::measured),
     narrow<kBF16, plain_ue8m0<false, false>>("cvt.rz.ue8m0x2.bf16x2", kE8M0, Reference::magnitude),
     narrow<kBF16, plain_ue8m0<true, false>>("cvt.rp.ue8m0x2.bf16x2", kE8M0, Reference::magnitude),
     narrow<kBF16, plain_ue8m0<false, true>>("cvt.rz.satfinite.ue8m0x2.bf16x2", kE8M0, Reference::magnitude),
     narrow<kBF16, plain_ue8m0<true, true>>("cvt.rp.satfinite.ue8m0x2.bf16x2", kE8M0, Reference::magnitude),
-    narrow<kFP16, plain_s8<IntegerRounding::rni>>("cvt.rni.s8.f16", kInt8),
-    narrow<kFP16, plain_s8<IntegerRounding::rzi>>("cvt.rzi.s8.f16", kInt8),
-    narrow<kFP16, plain_s8<IntegerRounding::rmi>>("cvt.rmi.s8.f16", kInt8),
-    narrow<kFP16, plain_s8<IntegerRounding::rpi>>("cvt.rpi.s8.f16", kInt8),
+    narrow<kFP16, plain_s8<IntegerRounding::rni>>("cvt.rni.s8.f16", kInt8, Reference::identity, Evidence::measured),
+    narrow<kFP16, plain_s8<IntegerRounding::rzi>>("cvt.rzi.s8.f16", kInt8, Reference::identity, Evidence::measured),
+    narrow<kFP16, plain_s8<IntegerRounding::rmi>>("cvt.rmi.s8.f16", kInt8, Reference::identity, Evidence::measured),
+    narrow<kFP16, plain_s8<IntegerRounding::rpi>>("cvt.rpi.s8.f16", kInt8, Reference::identity, Evidence::measured),
 
     // and back
-    narrow<kE4M3, plain_cast<kToFP16>>("cvt.rn.f16x2.e4m3x2", kFP16),
-    narrow<kE4M3, plain_cast<kToFP16Relu>>("cvt.rn.relu.f16x2.e4m3x2", kFP16, Reference::relu),
-    narrow<kE5M2, plain_cast<kToFP16>>("cvt.rn.f16x2.e5m2x2", kFP16),
-    narrow<kE5M2, plain_cast<kToFP16Relu>>("cvt.rn.relu.f16x2.e5m2x2", kFP16, Reference::relu),
+    narrow<kE4M3, plain_cast<kToFP16>>("cvt.rn.f16x2.e4m3x2", kFP16, Reference::identity, Evidence::measured),
+    narrow<kE4M3, plain_cast<kToFP16Relu>>("cvt.rn.relu.f16x2.e4m3x2", kFP16, Reference::relu, Evidence::measured),
+    narrow<kE5M2, plain_cast<kToFP16>>("cvt.rn.f16x2.e5m2x2", kFP16, Reference::identity, Evidence::measured),
+    narrow<kE5M2, plain_cast<kToFP16Relu>>("cvt.rn.relu.f16x2.e5m2x2", kFP16, Reference::relu, Evidence::measured),
     narrow<kE3M2, plain_cast<kToFP16>>("cvt.rn.f16x2.e3m2x2", kFP16),
     narrow<kE3M2, plain_cast<kToFP16Relu>>("cvt.rn.relu.f16x2.e3m2x2", kFP16, Reference::relu),
     narrow<kE2M3, plain_cast<kToFP16>>("cvt.rn.f16x2.e2m3x2", kFP16),
@@ -276,13 +292,13 @@ constexpr Function kFunctions[] = {
     narrow<kE2M1, plain_cast<kToFP16>>("cvt.rn.f16x2.e2m1x2", kFP16),
     narrow<kE2M1, plain_cast<kToFP16Relu>>("cvt.rn.relu.f16x2.e2m1x2", kFP16, Reference::relu),
     narrow<kE8M0, plain_cast<kToBF16>>("cvt.rn.bf16x2.ue8m0x2", kBF16),
-    narrow<kInt8, keep>("cvt.rn.f32.s8", kFP32),
+    narrow<kInt8, keep>("cvt.rn.f32.s8", kFP32, Reference::identity, Evidence::measured),
     {"cvt.rn.f32.s32", Build::any, &kInt32, &kFP32, int2float_rn, simd<S::int2float_rn>, Reference::identity,
-     Evidence::ptx_manual},
+     Evidence::measured},
     {"cvt.rz.f32.s32", Build::any, &kInt32, &kFP32, int2float_rz, simd<S::int2float_rz>, Reference::identity,
-     Evidence::ptx_manual},
+     Evidence::measured},
     {"__int2float_rz", Build::any, &kInt32, &kFP32, int2float_rz, simd<S::int2float_rz>, Reference::identity,
-     Evidence::ptx_manual, none, nullptr, "cvt.rz.f32.s32"},
+     Evidence::measured, none, nullptr, "cvt.rz.f32.s32"},
 };
 
 /// The names that share the longest run of leading characters with `name`, at most eight of them.
@@ -333,7 +349,7 @@ std::string_view to_string(Build build) {
 }
 
 std::string_view to_string(Evidence evidence) {
-  constexpr std::string_view names[] = {"measured", "PTX manual", "published", "not measured"};
+  constexpr std::string_view names[] = {"measured", "PTX manual", "published"};
   return names[static_cast<std::size_t>(evidence)];
 }
 

@@ -19,11 +19,10 @@ enum class Build : std::uint8_t {
 
 /// What stands behind the claim that the bits are the GPU's.
 enum class Evidence : std::uint8_t {
-  measured,      ///< equal on an NVIDIA H200 for all 2^32 inputs, by digest
-  ptx_manual,    ///< as the PTX ISA manual defines it (and, where CUDA 13.0's cuda_fp8.hpp, cuda_fp6.hpp and
-                 ///< cuda_fp4.hpp have the conversion, as their host code computes it), not recorded on hardware
-  published,     ///< the operations of a published source, not recorded
-  not_measured,  ///< a model without recording or definition; `note` says which
+  measured,    ///< equal on an NVIDIA H200 for all inputs, 2^32 of them by digest
+  ptx_manual,  ///< as the PTX ISA manual defines it (and, where CUDA 13.0's cuda_fp8.hpp, cuda_fp6.hpp and cuda_fp4.hpp
+               ///< have the conversion, as their host code computes it), not recorded on hardware
+  published,   ///< the operations of a published source
 };
 
 /// The mathematical function that errors are measured against.
@@ -71,7 +70,7 @@ const Function& find(std::string_view name, Build build = Build::any);
 Build build_from_options(std::string_view nvcc_options);
 
 std::string_view to_string(Build build);        ///< "any", "plain", "fast-math"
-std::string_view to_string(Evidence evidence);  ///< "measured", "PTX manual", "published", "not measured"
+std::string_view to_string(Evidence evidence);  ///< "measured", "PTX manual", "published"
 std::string_view to_string(Reference reference);
 std::string_view to_string(Mufu mufu);  ///< "MUFU.EX2", ...
 

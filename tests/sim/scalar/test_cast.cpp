@@ -132,10 +132,13 @@ TEST_CASE("casts give the GPU's NaN codes") {
     CHECK(find("cvt.rn.satfinite.e3m2x2.f32").plain(nan) == 0x1F);
     CHECK(find("cvt.rn.satfinite.e2m3x2.f32").plain(nan) == 0x1F);
     CHECK(find("cvt.rni.s8.f32").plain(nan) == 0);
-    CHECK(find("cvt.rn.tf32.f32").plain(nan) == kNaN);
+    CHECK(find("cvt.rn.tf32.f32").plain(nan) == 0x7FFFE000);
+    CHECK(find("cvt.rz.relu.tf32.f32").plain(nan) == 0x7FFFE000);
   }
   CHECK(find("cvt.rna.tf32.f32").plain(0xFF800001) == 0xFF800000);  // the payload is cut off: -Inf
   CHECK(find("cvt.rna.tf32.f32").plain(0xFFC00001) == 0xFFC00000);
+  CHECK(find("cvt.rna.satfinite.tf32.f32").plain(0x7F800001) == 0x7F7FE000);  // one unit less than without satfinite
+  CHECK(find("cvt.rna.satfinite.tf32.f32").plain(0xFFC00001) == 0xFFBFE000);
 }
 
 TEST_CASE("casts from every f16 and bf16 code equal format::encode of its value") {
