@@ -25,6 +25,33 @@ TraceStep* next_step(Trace* trace, std::string what) {
   return &trace->steps.back();
 }
 
+/// The accumulator, in D's format, joins the products' terms; NaN and Inf among all of them decide before the sum.
+std::uint64_t add_accumulator(const Instruction& x, std::uint64_t c, SpecialValues special, std::vector<Term>& terms,
+                              TraceStep* step) {
+  const Unpacked accumulator = unpack(*x.d, c);
+  special.add(accumulator);
+  terms.push_back(as_term(accumulator));
+  if (step != nullptr) step->terms.push_back({"c"});
+  if (!special.any()) return fuse(x.fusion, *x.d, terms, step);
+  const std::uint64_t code = special_result(special, *x.d, nvidia_nan(*x.d));
+  if (step != nullptr) {
+    step->special = true;
+    step->output = code;
+  }
+  return code;
+}
+
+/// C in D's format, exactly: Volta and Turing widen an f16 accumulator to f32 before they add.
+std::uint64_t widened_accumulator(const Instruction& x, std::uint64_t code) {
+  if (x.c == x.d) return code;
+  const Unpacked c = unpack(*x.c, code);
+  SpecialValues special;
+  special.add(c);
+  if (special.any()) return special_result(special, *x.d, nvidia_nan(*x.d));
+  return round_to(*x.d, x.d->mantissa_bits, Rounding::nearest_even, c.negative, c.significand,
+                  c.exponent - c.fraction_bits);
+}
+
 /// One pass through the adder: the products at `positions`, scaled where the instruction has block scales, and c.
 std::uint64_t fused_pass(const Instruction& x, const DotOperands& operands, std::span<const int> positions,
                          std::uint64_t c, TraceStep* step) {
@@ -45,17 +72,7 @@ std::uint64_t fused_pass(const Instruction& x, const DotOperands& operands, std:
       terms.back().exponent += scale.exponent;
     }
   }
-  const Unpacked accumulator = unpack(*x.c, c);
-  special.add(accumulator);
-  terms.push_back(as_term(accumulator));
-  if (step != nullptr) step->terms.push_back({"c"});
-  if (!special.any()) return fuse(x.fusion, *x.d, terms, step);
-  const std::uint64_t code = special_result(special, *x.d, nvidia_nan(*x.d));
-  if (step != nullptr) {
-    step->special = true;
-    step->output = code;
-  }
-  return code;
+  return add_accumulator(x, c, special, terms, step);
 }
 
 std::vector<int> range(int begin, int end) {
@@ -66,13 +83,10 @@ std::vector<int> range(int begin, int end) {
 
 /// Groups of L products, each summed with the accumulator that the group before left.
 std::uint64_t fused_dot(const Instruction& x, const DotOperands& operands, Trace* trace) {
-  std::uint64_t c = operands.c;
-  Instruction pass = x;  // after the first group C has D's format
+  std::uint64_t c = widened_accumulator(x, operands.c);
   for (int k = 0; k < x.k; k += x.fusion.group) {
     const int end = std::min(k + x.fusion.group, x.k);
-    c = fused_pass(pass, operands, range(k, end), c,
-                   next_step(trace, fmt::format("products {}..{} and c", k, end - 1)));
-    pass.c = x.d;
+    c = fused_pass(x, operands, range(k, end), c, next_step(trace, fmt::format("products {}..{} and c", k, end - 1)));
   }
   return c;
 }
@@ -138,17 +152,7 @@ std::uint64_t scaled_group_dot(const Instruction& x, const DotOperands& operands
     terms.push_back(term);
     if (step != nullptr) step->terms.push_back({fmt::format("a[{0}..{1}] b[{0}..{1}]", k, k + kGroup - 1)});
   }
-  const Unpacked accumulator = unpack(*x.c, operands.c);
-  special.add(accumulator);
-  terms.push_back(as_term(accumulator));
-  if (step != nullptr) step->terms.push_back({"c"});
-  if (!special.any()) return fuse(x.fusion, *x.d, terms, step);
-  const std::uint64_t code = special_result(special, *x.d, nvidia_nan(*x.d));
-  if (step != nullptr) {
-    step->special = true;
-    step->output = code;
-  }
-  return code;
+  return add_accumulator(x, operands.c, special, terms, step);
 }
 
 /// D of one fused multiply-add after the other in the floating-point type T with codes of type Code.

@@ -1,15 +1,11 @@
 #include "scalar/digest.h"
 
-#include <tbb/blocked_range.h>
-#include <tbb/parallel_for.h>
-#include <tbb/task_arena.h>
-
-#include <mutex>
 #include <numeric>
 #include <string>
 
 #include "base/error.h"
 #include "base/random.h"
+#include "scalar/blocks.h"
 
 namespace qattn::scalar {
 
@@ -32,18 +28,8 @@ std::uint64_t digest_block(const Function& function, int block) {
 
 Digest digest(const Function& function, int threads, const std::function<void(int)>& progress) {
   Digest sums{};
-  std::mutex mutex;
-  int done = 0;
-  const auto run_blocks = [&](const tbb::blocked_range<int>& blocks) {
-    for (int block = blocks.begin(); block != blocks.end(); ++block) {
-      sums[static_cast<std::size_t>(block)] = digest_block(function, block);
-      const std::lock_guard lock(mutex);
-      ++done;
-      if (progress) progress(done);
-    }
-  };
-  tbb::task_arena arena(threads > 0 ? threads : tbb::task_arena::automatic);
-  arena.execute([&] { tbb::parallel_for(tbb::blocked_range<int>(0, kDigestBlocks, 1), run_blocks); });
+  const auto sum = [&](int block) { sums[static_cast<std::size_t>(block)] = digest_block(function, block); };
+  for_each_block(threads, sum, progress);
   return sums;
 }
 

@@ -16,7 +16,7 @@ namespace {
 
 using format::Format;
 using format::kBF16, format::kE2M1, format::kE2M3, format::kE3M2, format::kE4M3, format::kE5M2, format::kE8M0;
-using format::kFP16, format::kFP32, format::kInt8;
+using format::kFP16, format::kFP32, format::kInt8, format::kTF32;
 using Output = std::span<std::uint32_t>;
 
 template <SimdFunction function>
@@ -144,6 +144,14 @@ constexpr Function with_note(Function function, std::string_view note) {
   return function;
 }
 
+/// A cast into TF32, whose result stands in a 32-bit register.
+constexpr Function in_register(Function function, std::string_view note = {}) {
+  function.output = &kFP32;
+  function.rounded_to = &kTF32;
+  function.note = note;
+  return function;
+}
+
 using enum Mufu;
 using S = SimdFunction;
 
@@ -202,14 +210,15 @@ constexpr Function kFunctions[] = {
     from_f32<cast_spec(kBF16, Cast::rz_satfinite)>("cvt.rz.satfinite.bf16.f32", kBF16),
     from_f32<cast_spec(kBF16, Cast::rn_satfinite, Relu::yes)>("cvt.rn.relu.satfinite.bf16.f32", kBF16),
     from_f32<cast_spec(kBF16, Cast::rz_satfinite, Relu::yes)>("cvt.rz.relu.satfinite.bf16.f32", kBF16),
-    {"cvt.rna.tf32.f32", Build::any, &kFP32, &kFP32, cast_rna_tf32, simd<S::cast_rna_tf32>, Reference::identity,
-     Evidence::measured},
-    {"cvt.rna.satfinite.tf32.f32", Build::any, &kFP32, &kFP32, cast_rna_satfinite_tf32,
-     simd<S::cast_rna_satfinite_tf32>, Reference::identity, Evidence::ptx_manual, none, nullptr, kTf32Note},
-    with_note(from_f32<tf32_spec(Cast::rn)>("cvt.rn.tf32.f32", kFP32), kTf32Note),
-    with_note(from_f32<tf32_spec(Cast::rz)>("cvt.rz.tf32.f32", kFP32), kTf32Note),
-    with_note(from_f32<tf32_spec(Cast::rn, Relu::yes)>("cvt.rn.relu.tf32.f32", kFP32), kTf32Note),
-    with_note(from_f32<tf32_spec(Cast::rz, Relu::yes)>("cvt.rz.relu.tf32.f32", kFP32), kTf32Note),
+    in_register({"cvt.rna.tf32.f32", Build::any, &kFP32, &kTF32, cast_rna_tf32, simd<S::cast_rna_tf32>,
+                 Reference::identity, Evidence::measured}),
+    in_register({"cvt.rna.satfinite.tf32.f32", Build::any, &kFP32, &kTF32, cast_rna_satfinite_tf32,
+                 simd<S::cast_rna_satfinite_tf32>, Reference::identity, Evidence::ptx_manual},
+                kTf32Note),
+    in_register(from_f32<tf32_spec(Cast::rn)>("cvt.rn.tf32.f32", kTF32), kTf32Note),
+    in_register(from_f32<tf32_spec(Cast::rz)>("cvt.rz.tf32.f32", kTF32), kTf32Note),
+    in_register(from_f32<tf32_spec(Cast::rn, Relu::yes)>("cvt.rn.relu.tf32.f32", kTF32), kTf32Note),
+    in_register(from_f32<tf32_spec(Cast::rz, Relu::yes)>("cvt.rz.relu.tf32.f32", kTF32), kTf32Note),
     from_f32<kToE4M3>("cvt.rn.satfinite.e4m3x2.f32", kE4M3, Evidence::measured),
     from_f32<kToE4M3Relu>("cvt.rn.satfinite.relu.e4m3x2.f32", kE4M3, Evidence::measured),
     from_f32<kToE5M2>("cvt.rn.satfinite.e5m2x2.f32", kE5M2, Evidence::measured),

@@ -47,8 +47,11 @@ struct Function {
   Mufu mufu = Mufu::none;
   std::uint32_t (*argument)(std::uint32_t x) = nullptr;  ///< what MUFU is given; nullptr: x itself
   std::string_view note = {};
+  /// What the result is rounded to where that is narrower than `output`: TF32.
+  const format::Format* rounded_to = nullptr;
 
   int input_bits() const { return input->bits; }
+  const format::Format& precision() const { return rounded_to != nullptr ? *rounded_to : *output; }
 };
 
 /// Two's complement in 32 bits, the input of the integer conversions.

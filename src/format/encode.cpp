@@ -80,6 +80,12 @@ bool rounds_up(Rounding rounding, bool negative, bool odd, std::uint64_t fractio
   throw Error(ErrorKind::internal, "encode: the rounding mode is not one of the enumeration");
 }
 
+/// significand * 2^-shift as an integer, rounded.
+std::uint64_t round_to_integer(const Unpacked& x, int shift, Rounding rounding, std::uint32_t random_bits) {
+  const Split s = split(x.significand, shift);
+  return s.kept + (rounds_up(rounding, x.negative, (s.kept & 1) != 0, s.fraction, random_bits) ? 1 : 0);
+}
+
 /// The code of x = +-Inf.
 std::uint64_t encode_infinity(const Format& format, bool negative, const Policy& policy) {
   if (policy.overflow == Overflow::saturate || !has_nan(format)) {
@@ -102,10 +108,10 @@ std::uint64_t encode_float(const Format& format, const Unpacked& x, const Policy
   if (x.kind == Kind::finite) {
     const int least = 1 - format.bias;
     const int exponent = std::max(x.exponent, least);
-    const Split s = split(x.significand, 63 - format.mantissa_bits + exponent - x.exponent);
+    const int shift = 63 - format.mantissa_bits + exponent - x.exponent;
     // Codes are consecutive: a carry out of the mantissa moves on to the next exponent by itself.
-    magnitude = (static_cast<std::uint64_t>(exponent - least) << format.mantissa_bits) + s.kept;
-    if (rounds_up(policy.rounding, x.negative, (s.kept & 1) != 0, s.fraction, random_bits)) ++magnitude;
+    magnitude = (static_cast<std::uint64_t>(exponent - least) << format.mantissa_bits) +
+                round_to_integer(x, shift, policy.rounding, random_bits);
   }
   if (magnitude > max_finite_code(format)) return encode_overflow(format, x.negative, policy);
   if (policy.subnormals == Subnormals::flush && magnitude < min_normal_code(format)) magnitude = 0;
@@ -118,9 +124,9 @@ std::uint64_t encode_power_of_two(const Format& format, const Unpacked& x, const
                                   std::uint32_t random_bits) {
   if (x.kind == Kind::infinite) return encode_infinity(format, false, policy);
   if (x.exponent < -format.bias) return 0;
-  auto code = static_cast<std::uint64_t>(x.exponent + format.bias);
-  // Every significand is 1, hence odd: a tie goes up.
-  if (rounds_up(policy.rounding, false, true, split(x.significand, 63).fraction, random_bits)) ++code;
+  // The significand is cut to 1, which is odd: a tie goes up.
+  const std::uint64_t significand = round_to_integer(x, 63, policy.rounding, random_bits);
+  const std::uint64_t code = static_cast<std::uint64_t>(x.exponent + format.bias) + significand - 1;
   return code > max_finite_code(format) ? encode_overflow(format, false, policy) : code;
 }
 
@@ -130,9 +136,7 @@ std::uint64_t encode_integer(const Format& format, const Unpacked& x, const Poli
   if (x.kind == Kind::infinite || (x.kind == Kind::finite && x.exponent > format.mantissa_bits)) {
     magnitude = limit;
   } else if (x.kind == Kind::finite) {
-    const Split s = split(x.significand, 63 - x.exponent);
-    magnitude = s.kept;
-    if (rounds_up(policy.rounding, x.negative, (s.kept & 1) != 0, s.fraction, random_bits)) ++magnitude;
+    magnitude = round_to_integer(x, 63 - x.exponent, policy.rounding, random_bits);
   }
   magnitude = std::min(magnitude, limit);
   return (x.negative ? ~magnitude + 1 : magnitude) & (sign_mask(format) | magnitude_mask(format));

@@ -123,7 +123,7 @@ void Accuracy::add(MatrixView<float> o, MatrixView<double> r, const Location& or
                                          std::to_string(r.rows()) + " x " + std::to_string(r.cols()));
   for (std::int64_t i = 0; i < o.rows(); ++i)
     for (std::int64_t j = 0; j < o.cols(); ++j)
-      add_pair(double{o(i, j)}, r(i, j), {origin.batch, origin.head, origin.row + i, origin.column + j});
+      add_pair(static_cast<double>(o(i, j)), r(i, j), {origin.batch, origin.head, origin.row + i, origin.column + j});
 }
 
 void Accuracy::merge(const Accuracy& other) {

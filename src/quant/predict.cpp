@@ -18,7 +18,7 @@ constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 std::vector<double> channel_means(MatrixView<float> x) {
   std::vector<double> means(static_cast<std::size_t>(x.cols()), 0.0);
   for (std::int64_t r = 0; r < x.rows(); ++r)
-    for (std::size_t c = 0; c < means.size(); ++c) means[c] += double{x(r, static_cast<std::int64_t>(c))};
+    for (std::size_t c = 0; c < means.size(); ++c) means[c] += static_cast<double>(x(r, static_cast<std::int64_t>(c)));
   for (double& mean : means) mean /= static_cast<double>(x.rows());
   return means;
 }
@@ -28,7 +28,7 @@ double energy_about(MatrixView<float> x, const std::vector<double>& centres) {
   double sum = 0;
   for (std::int64_t r = 0; r < x.rows(); ++r) {
     for (std::size_t c = 0; c < centres.size(); ++c) {
-      const double deviation = double{x(r, static_cast<std::int64_t>(c))} - centres[c];
+      const double deviation = static_cast<double>(x(r, static_cast<std::int64_t>(c))) - centres[c];
       sum += deviation * deviation;
     }
   }
@@ -67,7 +67,7 @@ void find_outliers(MatrixView<float> x, double outlier_ratio, ChannelStatistics&
   statistics.median_amax = lower_median(finite);
   statistics.largest_amax = 0;
   for (std::size_t c = 0; c < amax.size(); ++c) {
-    const double value{amax[c]};
+    const auto value = static_cast<double>(amax[c]);
     if (!(value <= statistics.largest_amax) && !std::isnan(statistics.largest_amax)) statistics.largest_amax = value;
     if (!(value <= outlier_ratio * statistics.median_amax))
       statistics.outlier_channels.push_back(static_cast<std::int64_t>(c));
@@ -76,7 +76,7 @@ void find_outliers(MatrixView<float> x, double outlier_ratio, ChannelStatistics&
 
 double sum_of_group_amax(MatrixView<float> x, const GroupMap& map) {
   double sum = 0;
-  for (const float amax : group_amax(x, map)) sum += double{amax};
+  for (const float amax : group_amax(x, map)) sum += static_cast<double>(amax);
   return sum;
 }
 
@@ -112,8 +112,8 @@ void summarise_scales(std::vector<float> scales, BlockStatistics& statistics) {
   statistics.median_scale = lower_median(scales);
   if (scales.empty()) return;
   std::sort(scales.begin(), scales.end());
-  statistics.smallest_scale = double{scales.front()};
-  statistics.largest_scale = double{scales.back()};
+  statistics.smallest_scale = static_cast<double>(scales.front());
+  statistics.largest_scale = static_cast<double>(scales.back());
   statistics.log2_range = elementary::log2(statistics.largest_scale / statistics.smallest_scale);
   statistics.distinct_scales = std::unique(scales.begin(), scales.end()) - scales.begin();
 }

@@ -58,7 +58,7 @@ MatrixF rotate(MatrixView<float> x, const RotationSpec& spec) {
   MatrixF rotated(x.rows(), x.cols());
   std::vector<double> row(channels);
   for (std::int64_t r = 0; r < x.rows(); ++r) {
-    for (std::size_t c = 0; c < channels; ++c) row[c] = double{x(r, static_cast<std::int64_t>(c))};
+    for (std::size_t c = 0; c < channels; ++c) row[c] = static_cast<double>(x(r, static_cast<std::int64_t>(c)));
     for (int round = 0; round < spec.rounds; ++round) {
       for (std::size_t c = 0; c < channels; ++c)
         if (random_bits(spec.seed, static_cast<std::uint64_t>(round), c) >> 63) row[c] = -row[c];
@@ -85,7 +85,7 @@ std::vector<float> balance_factors(std::span<const float> q_amax, std::span<cons
   std::vector<float> factors(q_amax.size(), 1.0f);
   for (std::size_t c = 0; c < factors.size(); ++c)
     if (usable(q_amax[c]) && usable(k_amax[c]))
-      factors[c] = static_cast<float>(balance(double{q_amax[c]}, double{k_amax[c]}, alpha));
+      factors[c] = static_cast<float>(balance(static_cast<double>(q_amax[c]), static_cast<double>(k_amax[c]), alpha));
   return factors;
 }
 

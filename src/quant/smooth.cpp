@@ -36,7 +36,7 @@ MatrixF token_means(MatrixView<float> x, std::int64_t block_rows) {
     const std::int64_t end = std::min(rows, (b + 1) * step);
     std::fill(sums.begin(), sums.end(), 0.0);
     for (std::int64_t r = b * step; r < end; ++r)
-      for (std::size_t c = 0; c < sums.size(); ++c) sums[c] += double{x(r, static_cast<std::int64_t>(c))};
+      for (std::size_t c = 0; c < sums.size(); ++c) sums[c] += static_cast<double>(x(r, static_cast<std::int64_t>(c)));
     const auto tokens = static_cast<double>(end - b * step);
     for (std::size_t c = 0; c < sums.size(); ++c)
       means(b, static_cast<std::int64_t>(c)) = static_cast<float>(sums[c] / tokens);
@@ -65,7 +65,8 @@ MatrixF mean_correction(MatrixView<float> q_means, MatrixView<float> k, const fo
   for (std::int64_t i = 0; i < q_means.rows(); ++i) {
     for (std::int64_t j = 0; j < k.rows(); ++j) {
       double sum = 0;
-      for (std::int64_t c = 0; c < k.cols(); ++c) sum += double{q_means(i, c)} * double{k(j, c)};
+      for (std::int64_t c = 0; c < k.cols(); ++c)
+        sum += static_cast<double>(q_means(i, c)) * static_cast<double>(k(j, c));
       correction(i, j) = rounded(sum, result_format);
     }
   }

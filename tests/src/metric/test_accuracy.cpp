@@ -139,8 +139,8 @@ TEST_CASE("A block of a head counts like its elements one by one") {
   for (std::int64_t i = 0; i < 5; ++i)
     for (std::int64_t j = 0; j < 7; ++j) {
       o(i, j) = static_cast<float>(i * 7 + j) / 4;
-      r(i, j) = double{o(i, j)} + static_cast<double>(j) / 128;
-      one_by_one.add(double{o(i, j)}, r(i, j), {2, 3, 10 + i, 20 + j});
+      r(i, j) = static_cast<double>(o(i, j)) + static_cast<double>(j) / 128;
+      one_by_one.add(static_cast<double>(o(i, j)), r(i, j), {2, 3, 10 + i, 20 + j});
     }
   Accuracy block(format::kBF16);
   block.add(o, r, {2, 3, 10, 20});
@@ -229,7 +229,7 @@ TEST_CASE("The largest ulp distance counts the numbers of the output's format be
   CHECK(distance(format::kFP16, 65504, 1e6) == 1);  // to Inf
   CHECK(distance(format::kE4M3, 448, 1e6) == 0);    // E4M3 has no Inf
   CHECK(distance(format::kBF16, -0x1p-133, 0x1p-133) == 2);
-  CHECK(distance(format::kFP32, 1, double{std::nextafter(1.0f, 2.0f)}) == 1);
+  CHECK(distance(format::kFP32, 1, static_cast<double>(std::nextafter(1.0f, 2.0f))) == 1);
   CHECK(distance(format::kFP64, -0x1p-1074, 1) == 1 + (std::uint64_t{1023} << 52));
 }
 

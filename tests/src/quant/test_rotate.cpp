@@ -15,7 +15,7 @@ namespace {
 
 double dot(const MatrixF& a, std::int64_t i, const MatrixF& b, std::int64_t j) {
   double sum = 0;
-  for (std::int64_t c = 0; c < a.cols(); ++c) sum += double{a(i, c)} * double{b(j, c)};
+  for (std::int64_t c = 0; c < a.cols(); ++c) sum += static_cast<double>(a(i, c)) * static_cast<double>(b(j, c));
   return sum;
 }
 
@@ -100,8 +100,9 @@ TEST_CASE("Balance factors are the definition's, and alpha one half is an exact 
     const auto factors = balance_factors(q, k, alpha);
     for (std::size_t c = 0; c < q.size(); ++c) {
       if (q[c] == 0 || k[c] == 0) continue;
-      const double expected = std::pow(double{q[c]}, alpha) / std::pow(double{k[c]}, 1 - alpha);
-      CHECK(double{factors[c]} == Approx(expected).epsilon(0x1p-23));
+      const double expected =
+          std::pow(static_cast<double>(q[c]), alpha) / std::pow(static_cast<double>(k[c]), 1 - alpha);
+      CHECK(static_cast<double>(factors[c]) == Approx(expected).epsilon(0x1p-23));
     }
   }
   CHECK_THROWS_AS(balance_factors(q, k, 1.5), Error);
