@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <filesystem>
 
 #include "base/error.h"
@@ -117,33 +118,41 @@ Table comparison(const PaperTable& table, const std::vector<Json>& ours) {
   return out;
 }
 
-std::string describe_broken(const PaperTable& table, const std::vector<Json>& ours, const Ordering& o) {
-  const auto number = [&](const Json& figures) { return fmt::format("{:.4g}", find(figures, o.metric).get<double>()); };
-  return fmt::format("{} before {} (paper {} : {}, here {} : {})", table.rows[o.better].label,
-                     table.rows[o.worse].label, number(table.rows[o.better].paper), number(table.rows[o.worse].paper),
-                     number(ours[o.better]), number(ours[o.worse]));
+/// How many of the paper's orderings hold, metric by metric.
+Table ordering_table(const std::vector<Ordering>& all) {
+  Table out{"Orderings of the paper on these tensors", {{"metric", "metric"}, {"hold", "hold"}, {"of", "of"}}, {}};
+  for (const Metric& metric : kMetrics) {
+    const auto of_metric = [&](const Ordering& o) { return o.metric == metric.key; };
+    const auto holding = [&](const Ordering& o) { return of_metric(o) && o.holds; };
+    out.rows.push_back({{"metric", metric.title},
+                        {"hold", std::count_if(all.begin(), all.end(), holding)},
+                        {"of", std::count_if(all.begin(), all.end(), of_metric)}});
+  }
+  return out;
 }
 
-Table ordering_table(const PaperTable& table, const std::vector<Json>& ours, const std::vector<Ordering>& all) {
-  Table out{"Orderings of the paper on these tensors",
-            {{"metric", "metric"}, {"hold", "hold"}, {"of", "of"}, {"broken", "broken here"}},
+/// The orderings that do not hold, both sides' figures.
+Table broken_table(const PaperTable& table, const std::vector<Json>& ours, const std::vector<Ordering>& all) {
+  Table out{"Orderings that these tensors break",
+            {{"metric", "metric"},
+             {"better", "better in the paper"},
+             {"worse", "than"},
+             {"paper_better", "paper*"},
+             {"paper_worse", "paper*"},
+             {"our_better", "ours"},
+             {"our_worse", "ours"}},
             {}};
-  for (const Metric& metric : kMetrics) {
-    std::int64_t hold = 0, of = 0;
-    std::vector<std::string> broken;
-    for (const Ordering& o : all) {
-      if (o.metric != metric.key) continue;
-      ++of;
-      if (o.holds) {
-        ++hold;
-      } else {
-        broken.push_back(describe_broken(table, ours, o));
-      }
-    }
-    out.rows.push_back({{"metric", metric.title},
-                        {"hold", hold},
-                        {"of", of},
-                        {"broken", broken.empty() ? "none" : fmt::format("{}", fmt::join(broken, "; "))}});
+  for (const Ordering& o : all) {
+    if (o.holds) continue;
+    const auto metric = std::find_if(std::begin(kMetrics), std::end(kMetrics),
+                                     [&](const Metric& m) { return o.metric == m.key; });
+    out.rows.push_back({{"metric", metric->title},
+                        {"better", table.rows[o.better].label},
+                        {"worse", table.rows[o.worse].label},
+                        {"paper_better", find(table.rows[o.better].paper, o.metric)},
+                        {"paper_worse", find(table.rows[o.worse].paper, o.metric)},
+                        {"our_better", find(ours[o.better], o.metric)},
+                        {"our_worse", find(ours[o.worse], o.metric)}});
   }
   return out;
 }
@@ -268,7 +277,8 @@ Report compare(const PaperTable& table, const DumpSet* dumps, const RunResult* r
   }
   report.rows = result->rows;
   const std::vector<Ordering> all = orderings(table, ours);
-  report.tables.push_back(ordering_table(table, ours, all));
+  report.tables.push_back(ordering_table(all));
+  if (Table broken = broken_table(table, ours, all); !broken.rows.empty()) report.tables.push_back(std::move(broken));
   report.summary["orderings"] = orderings_json(table, all);
   report.summary["calls"] = summary_rows(trials_of(table), *result);
   return report;

@@ -254,7 +254,6 @@ RunResult run_trials(const DumpSet& dumps, std::span<const Trial> trials, const 
 std::vector<Column> row_columns(const std::vector<std::string>& labels) {
   return with_labels({{"call", "call"}, {"batch", "batch"}, {"head", "head"}, {"recipe", "recipe"}}, labels,
                      {{"reference", "reference"},
-                      {"output", "output"},
                       {"cos_sim", "CosSim", 6},
                       {"rel_l1", "Rel. L1"},
                       {"rmse", "RMSE"},

@@ -12,8 +12,10 @@ std::recursive_mutex& library_mutex() {
 }
 
 /// Walked upward, the first entry is where the failure began: "file signature not found" rather than "unable to open".
-herr_t keep_first(unsigned depth, const H5E_error2_t* entry, void* text) {
-  if (depth == 0 && entry->desc != nullptr) *static_cast<std::string*>(text) = entry->desc;
+/// The search for plugins tells only that there are none; what needed them stands above it.
+herr_t keep_first(unsigned, const H5E_error2_t* entry, void* text) {
+  std::string& reason = *static_cast<std::string*>(text);
+  if (reason.empty() && entry->maj_num != H5E_PLUGIN && entry->desc != nullptr) reason = entry->desc;
   return 0;
 }
 

@@ -57,4 +57,10 @@ Hdf5Handle checked(hid_t id, Hdf5Handle::Closer closer, const std::string& where
 /// h5py's boolean: an enumeration of int8 with FALSE and TRUE.
 Hdf5Handle hdf5_boolean_type();
 
+/// "a/b" of "a/b/c", "" of "a".
+inline std::string parent_of(const std::string& path) {
+  const std::size_t slash = path.rfind('/');
+  return slash == std::string::npos ? "" : path.substr(0, slash);
+}
+
 }  // namespace qattn::io

@@ -196,10 +196,14 @@ std::string identity_of(hid_t object) {
   return address + "@" + std::to_string(info.fileno);
 }
 
-Hdf5Reader::Child describe_child(hid_t group, const std::string& name) {
+/// A soft or external link may lead nowhere; a hard link whose object cannot be opened means damage.
+Hdf5Reader::Child describe_child(hid_t group, const std::string& name, const std::string& where) {
   const Hdf5Handle object(H5Oopen(group, name.c_str(), H5P_DEFAULT), H5Oclose);
   if (!object) {
-    H5Eclear2(H5E_DEFAULT);
+    const std::string reason = hdf5_reason();
+    H5L_info_t link{};
+    const bool known = H5Lget_info(group, name.c_str(), &link, H5P_DEFAULT) >= 0;
+    if (!known || link.type == H5L_TYPE_HARD) fail(where, "'" + name + "' cannot be opened (HDF5: " + reason + ")");
     return {name, Hdf5Reader::Kind::other, ""};
   }
   const H5I_type_t type = H5Iget_type(object.get());
@@ -303,7 +307,7 @@ std::vector<Hdf5Reader::Child> Hdf5Reader::children(const std::string& group) co
                                     "cannot be opened as a group");
   std::vector<Child> result;
   for (const std::string& name : link_names(opened.get(), where)) {
-    result.push_back(describe_child(opened.get(), name));
+    result.push_back(describe_child(opened.get(), name, where));
   }
   return result;
 }
@@ -328,8 +332,7 @@ Attributes Hdf5Reader::attributes(const std::string& group) const {
   Attributes result = own_attributes(group);
   std::string parent = group;
   while (!parent.empty()) {
-    const std::size_t slash = parent.rfind('/');
-    parent = slash == std::string::npos ? "" : parent.substr(0, slash);
+    parent = parent_of(parent);
     result = override_attributes(own_attributes(parent), result);
   }
   return result;
@@ -388,7 +391,7 @@ Array Hdf5Reader::read(const std::string& dataset, const std::vector<std::int64_
   const Hdf5Handle memory = memory_space(stored_count, where);
   if (H5Dread(opened.dataset.get(), opened.type.get(), memory.get(), opened.space.get(), H5P_DEFAULT,
               array.bytes.data()) < 0) {
-    fail_hdf5(where, "cannot be read; the file is truncated or damaged");
+    fail_hdf5(where, "cannot be read; it is truncated, damaged or compressed in a way that this HDF5 lacks");
   }
   if (H5Tget_order(opened.type.get()) == H5T_ORDER_BE) reverse_each(array.bytes, opened.info.element_bytes);
   if (!opened.packed) return array;

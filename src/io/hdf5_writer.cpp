@@ -92,11 +92,6 @@ Hdf5Handle access_properties() {
   return properties;
 }
 
-std::string parent_of(const std::string& path) {
-  const std::size_t slash = path.rfind('/');
-  return slash == std::string::npos ? "" : path.substr(0, slash);
-}
-
 void create(hid_t file, const std::string& dataset, const Hdf5Handle& type, const std::vector<std::int64_t>& shape,
             const std::vector<std::int64_t>& chunk, const std::string& where) {
   make_groups(file, parent_of(dataset), where);

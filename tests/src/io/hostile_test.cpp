@@ -87,11 +87,13 @@ TEST_CASE("a small dump with a flipped bit gives an Error or the right codes") {
     bytes[place] = static_cast<char>(bytes[place] ^ (1 << random_bits(1, 1, trial) % 8));
     spill(path, bytes);
     ++tried;
-    try {
-      INFO("byte " << place);
-      REQUIRE(read_everything(path) == expected);
-    } catch (const Error& error) {
-      REQUIRE(std::string(error.what()).substr(0, path.size()) == path);
+    std::vector<std::uint64_t> sums;
+    const std::string message = message_of([&] { sums = read_everything(path); });
+    INFO("byte " << place << ": " << message);
+    if (message.empty()) {
+      REQUIRE(sums == expected);
+    } else {
+      REQUIRE(message.substr(0, path.size()) == path);
       ++refused;
     }
   }
@@ -111,7 +113,9 @@ TEST_CASE("flipped bytes in a compressed head are refused by the checksum") {
     spill(path, bytes);
     const std::string message = message_of([&] { read_everything(path); });
     INFO(i << ": " << message);
-    REQUIRE(contains(message, "cannot be read; the file is truncated or damaged (HDF5: inflate() failed)"));
+    REQUIRE(contains(message,
+                     "cannot be read; it is truncated, damaged or compressed in a way that this HDF5 lacks (HDF5: "
+                     "inflate() failed)"));
   }
 }
 
