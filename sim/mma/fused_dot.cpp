@@ -7,9 +7,11 @@
 #include <array>
 #include <bit>
 #include <cmath>
+#include <type_traits>
 
 #include "base/error.h"
 #include "base/fp_environment.h"
+#include "format/encode.h"
 #include "mma/amd_dot.h"
 #include "mma/fused_sum.h"
 #include "mma/unpacked.h"
@@ -18,10 +20,11 @@ namespace qattn::mma {
 namespace {
 
 /// A new step of the trace, or nullptr when nobody looks.
-TraceStep* next_step(Trace* trace, std::string what) {
+template <class Text>
+TraceStep* next_step(Trace* trace, const Text& text) {
   if (trace == nullptr) return nullptr;
   trace->steps.push_back({});
-  trace->steps.back().what = std::move(what);
+  trace->steps.back().what = text();
   return &trace->steps.back();
 }
 
@@ -52,6 +55,12 @@ std::uint64_t widened_accumulator(const Instruction& x, std::uint64_t code) {
                   c.exponent - c.fraction_bits);
 }
 
+/// An operand as the adder sees it.
+Unpacked adder_operand(const Instruction& x, const format::Format& format, std::uint64_t code) {
+  const Unpacked operand = unpack(format, code);
+  return x.kind == Kind::interleaved_dot ? as_fp16(operand) : operand;
+}
+
 /// One pass through the adder: the products at `positions`, scaled where the instruction has block scales, and c.
 std::uint64_t fused_pass(const Instruction& x, const DotOperands& operands, std::span<const int> positions,
                          std::uint64_t c, TraceStep* step) {
@@ -60,8 +69,8 @@ std::uint64_t fused_pass(const Instruction& x, const DotOperands& operands, std:
   terms.reserve(positions.size() + 1);
   for (const int k : positions) {
     const auto i = static_cast<std::size_t>(k);
-    const Unpacked a = unpack(*x.a, operands.a[i]);
-    const Unpacked b = unpack(*x.b, operands.b[i]);
+    const Unpacked a = adder_operand(x, *x.a, operands.a[i]);
+    const Unpacked b = adder_operand(x, *x.b, operands.b[i]);
     special.add_product(a, b);
     terms.push_back(product(a, b));
     if (step != nullptr) step->terms.push_back({fmt::format("a[{0}] b[{0}]", k)});
@@ -86,13 +95,28 @@ std::uint64_t fused_dot(const Instruction& x, const DotOperands& operands, Trace
   std::uint64_t c = widened_accumulator(x, operands.c);
   for (int k = 0; k < x.k; k += x.fusion.group) {
     const int end = std::min(k + x.fusion.group, x.k);
-    c = fused_pass(x, operands, range(k, end), c, next_step(trace, fmt::format("products {}..{} and c", k, end - 1)));
+    c = fused_pass(x, operands, range(k, end), c,
+                   next_step(trace, [&] { return fmt::format("products {}..{} and c", k, end - 1); }));
   }
   return c;
 }
 
-/// Hopper's FP8 mma.sync: the operands are unpacked to FP16 and go through two HMMA, k mod 4 in {0, 1} first, from a
-/// zero accumulator; C joins by an ordinary addition.
+/// Traces the rounded addition of c, in D's format, to `sum`.
+void record_add(const Instruction& x, std::uint64_t sum, std::uint64_t c, std::uint64_t code, Trace* trace) {
+  TraceStep* step = next_step(trace, [] { return "rounded addition of c"; });
+  if (step == nullptr) return;
+  for (const auto& [name, operand] : {std::pair("sum", unpack(*x.d, sum)), {"c", unpack(*x.d, c)}}) {
+    const Term term = as_term(operand);
+    step->special |= operand.kind != Unpacked::Class::finite;
+    step->terms.push_back({name, to_double(term), term.exponent, to_double(term)});
+    step->sum_before += to_double(term);
+  }
+  step->sum_after = step->sum_before;
+  step->output = code;
+}
+
+/// Hopper's FP8 mma.sync: the operands are converted to FP16, where E4M3's subnormals are normal, and go through two
+/// HMMA, k mod 4 in {0, 1} first, from a zero accumulator; C joins by an ordinary addition.
 std::uint64_t interleaved_dot(const Instruction& x, const DotOperands& operands, Trace* trace) {
   std::uint64_t sum = 0;
   for (const int half : {0, 2}) {
@@ -100,20 +124,12 @@ std::uint64_t interleaved_dot(const Instruction& x, const DotOperands& operands,
     for (int k = 0; k < x.k; ++k) {
       if (k % 4 == half || k % 4 == half + 1) positions.push_back(k);
     }
-    sum = fused_pass(x, operands, positions, sum,
-                     next_step(trace, fmt::format("products with k mod 4 in {{{}, {}}}", half, half + 1)));
+    sum = fused_pass(x, operands, positions, sum, next_step(trace, [&] {
+                       return fmt::format("products with k mod 4 in {{{}, {}}}", half, half + 1);
+                     }));
   }
   const std::uint64_t code = rounded_add(*x.d, sum, operands.c);
-  if (TraceStep* step = next_step(trace, "rounded addition of c")) {
-    const Unpacked terms[] = {unpack(*x.d, sum), unpack(*x.d, operands.c)};
-    step->special = terms[0].kind != Unpacked::Class::finite || terms[1].kind != Unpacked::Class::finite;
-    for (const auto& [name, term] : {std::pair("sum", as_term(terms[0])), {"c", as_term(terms[1])}}) {
-      step->terms.push_back({name, to_double(term), term.exponent, to_double(term)});
-      step->sum_before += to_double(term);
-    }
-    step->sum_after = step->sum_before;
-    step->output = code;
-  }
+  record_add(x, sum, operands.c, code, trace);
   return code;
 }
 
@@ -134,7 +150,7 @@ Term exact_group(const Instruction& x, const DotOperands& operands, int begin, i
 /// exponents alone align them.
 std::uint64_t scaled_group_dot(const Instruction& x, const DotOperands& operands, Trace* trace) {
   constexpr int kGroup = 16;
-  TraceStep* step = next_step(trace, fmt::format("scaled groups of {} products and c", kGroup));
+  TraceStep* step = next_step(trace, [&] { return fmt::format("scaled groups of {} products and c", kGroup); });
   SpecialValues special;
   std::vector<Term> terms;
   for (int k = 0; k < x.k; k += kGroup) {
@@ -155,33 +171,95 @@ std::uint64_t scaled_group_dot(const Instruction& x, const DotOperands& operands
   return add_accumulator(x, operands.c, special, terms, step);
 }
 
-/// D of one fused multiply-add after the other in the floating-point type T with codes of type Code.
-template <class T, class Code>
-std::uint64_t fma_chain(const Instruction& x, const DotOperands& operands, std::uint64_t nan_code, Trace* trace) {
+/// Traces next = a * b + c.
+template <class T>
+void record_fma(TraceStep* step, std::size_t k, T a, T b, T c, T next) {
+  if (step == nullptr) return;
+  const double product = static_cast<double>(a) * static_cast<double>(b);
+  const auto addend = static_cast<double>(c);
+  step->terms = {{fmt::format("a[{0}] b[{0}]", k), product, 0, product}, {"c", addend, 0, addend}};
+  step->special = !std::isfinite(next);
+  step->sum_before = product + addend;
+  step->sum_after = static_cast<double>(next);
+  step->output = std::bit_cast<std::conditional_t<sizeof(T) == 4, std::uint32_t, std::uint64_t>>(next);
+}
+
+/// D of one fused multiply-add after the other in the floating-point type T with codes of type Code. `nan_of` says
+/// which NaN a step gives.
+template <class T, class Code, class NanOf>
+std::uint64_t fma_chain(const DotOperands& operands, const NanOf& nan_of, Trace* trace) {
   const FpEnvironment environment;
   const auto value = [](std::uint64_t code) { return std::bit_cast<T>(static_cast<Code>(code)); };
   T sum = value(operands.c);
-  for (std::size_t k = 0; k < static_cast<std::size_t>(x.k); ++k) {
+  for (std::size_t k = 0; k < operands.a.size(); ++k) {
     const T a = value(operands.a[k]);
     const T b = value(operands.b[k]);
-    const T next = std::fma(a, b, sum);
-    if (TraceStep* step = next_step(trace, fmt::format("fma at k = {}", k))) {
-      const double exact = static_cast<double>(a) * static_cast<double>(b);
-      step->terms = {{fmt::format("a[{0}] b[{0}]", k), exact, 0, exact},
-                     {"c", static_cast<double>(sum), 0, static_cast<double>(sum)}};
-      step->special = !std::isfinite(next);
-      step->sum_before = exact + static_cast<double>(sum);
-      step->sum_after = static_cast<double>(next);
-      step->output = std::bit_cast<Code>(next);
-    }
+    T next = std::fma(a, b, sum);
+    if (std::isnan(next)) next = value(nan_of(a, b, sum));
+    record_fma(next_step(trace, [&] { return fmt::format("fma at k = {}", k); }), k, a, b, sum, next);
     sum = next;
   }
-  return std::isnan(sum) ? nan_code : std::bit_cast<Code>(sum);
+  return std::bit_cast<Code>(sum);
+}
+
+/// NVIDIA's FP64 (measured): an operand's NaN is made quiet and kept, B's before the accumulator's before A's; a NaN
+/// out of other numbers is the negative quiet one.
+std::uint64_t nvidia_fp64_nan(double a, double b, double c) {
+  for (const double operand : {b, c, a}) {
+    if (std::isnan(operand)) return std::bit_cast<std::uint64_t>(operand) | 0x0008000000000000u;
+  }
+  return 0xFFF8000000000000u;
+}
+
+/// The chain from zero, in f32 whatever the operands' format; C is added last.
+std::uint64_t late_fma_chain(const Instruction& x, const DotOperands& operands, Trace* trace) {
+  const FpEnvironment environment;
+  float sum = 0;
+  for (std::size_t k = 0; k < operands.a.size(); ++k) {
+    const float a = format::decode_float(*x.a, operands.a[k]);
+    const float b = format::decode_float(*x.b, operands.b[k]);
+    const float next = std::fma(a, b, sum);
+    record_fma(next_step(trace, [&] { return fmt::format("fma at k = {}", k); }), k, a, b, sum, next);
+    sum = next;
+  }
+  const std::uint64_t chain = std::isnan(sum) ? nvidia_nan(*x.d) : std::uint64_t{std::bit_cast<std::uint32_t>(sum)};
+  const std::uint64_t c = widened_accumulator(x, operands.c);
+  const std::uint64_t code = rounded_add(*x.d, chain, c);
+  record_add(x, chain, c, code, trace);
+  return code;
+}
+
+/// Two pairs of products in f32, the first pair and C before the second; the sum is rounded to f16.
+std::uint64_t split_dot(const Instruction& x, const DotOperands& operands, Trace* trace) {
+  const FpEnvironment environment;
+  const auto a = [&](std::size_t k) { return format::decode_float(*x.a, operands.a[k]); };
+  const auto b = [&](std::size_t k) { return format::decode_float(*x.b, operands.b[k]); };
+  const auto add = [&](std::string_view what, const char* first, float p, const char* second, float q) {
+    const float sum = p + q;
+    if (TraceStep* step = next_step(trace, [&] { return std::string(what); })) {
+      step->terms = {{first, double{p}, 0, double{p}}, {second, double{q}, 0, double{q}}};
+      step->special = !std::isfinite(sum);
+      step->sum_before = double{p} + double{q};
+      step->sum_after = double{sum};
+      step->output = std::bit_cast<std::uint32_t>(sum);
+    }
+    return sum;
+  };
+  const float c = format::decode_float(*x.c, operands.c);
+  const float low = add("rounded sum of the first pair", "a[0] b[0]", a(0) * b(0), "a[1] b[1]", a(1) * b(1));
+  const float high = add("rounded sum of the second pair", "a[2] b[2]", a(2) * b(2), "a[3] b[3]", a(3) * b(3));
+  const float sum = add("rounded addition of both, rounded to f16", "first pair and c",
+                        add("rounded addition of c", "first pair", low, "c", c), "second pair", high);
+  const format::Policy policy{format::Rounding::nearest_even, format::Overflow::inf_or_nan, format::Subnormals::keep};
+  const std::uint64_t code = std::isnan(sum) ? nvidia_nan(*x.d) : format::encode(*x.d, double{sum}, policy);
+  if (trace != nullptr) trace->steps.back().output = code;
+  return code;
 }
 
 /// Exact, then modulo 2^32 or clamped.
 std::uint64_t integer_dot(const Instruction& x, const DotOperands& operands, Trace* trace) {
-  TraceStep* step = next_step(trace, x.saturate ? "exact sum, clamped to s32" : "exact sum modulo 2^32");
+  TraceStep* step =
+      next_step(trace, [&] { return x.saturate ? "exact sum, clamped to s32" : "exact sum modulo 2^32"; });
   std::int64_t sum = unpack_integer(*x.c, operands.c);
   const auto record = [&](std::string name, std::int64_t value) {
     if (step == nullptr) return;
@@ -224,6 +302,10 @@ std::uint64_t dispatch(const Instruction& x, const DotOperands& operands, Trace*
       return scaled_group_dot(x, operands, trace);
     case Kind::interleaved_dot:
       return interleaved_dot(x, operands, trace);
+    case Kind::late_fma_chain:
+      return late_fma_chain(x, operands, trace);
+    case Kind::split_dot:
+      return split_dot(x, operands, trace);
     case Kind::integer_dot:
       return integer_dot(x, operands, trace);
     case Kind::amd_fused_dot:
@@ -233,9 +315,13 @@ std::uint64_t dispatch(const Instruction& x, const DotOperands& operands, Trace*
     case Kind::fma_chain:
       break;
   }
-  if (x.d->bits == 32) return fma_chain<float, std::uint32_t>(x, operands, kAmdNan, trace);
-  const std::uint64_t nan = x.family.starts_with("sm") ? 0xFFF8000000000000u : 0x7FF8000000000000u;
-  return fma_chain<double, std::uint64_t>(x, operands, nan, trace);
+  if (x.d->bits == 32) {
+    return fma_chain<float, std::uint32_t>(
+        operands, [](float, float, float) { return kAmdNan; }, trace);
+  }
+  if (x.family.starts_with("sm")) return fma_chain<double, std::uint64_t>(operands, nvidia_fp64_nan, trace);
+  const auto amd_nan = [](double, double, double) { return std::uint64_t{0x7FF8000000000000u}; };
+  return fma_chain<double, std::uint64_t>(operands, amd_nan, trace);
 }
 
 std::string term_line(const TraceTerm& term, int fraction_bits) {

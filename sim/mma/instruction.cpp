@@ -88,17 +88,20 @@ constexpr Rule kAdaFp8F32{Kind::fused_dot, {16, 13, -132, 13, kRz}};
 constexpr Rule kAdaFp8F16{Kind::fused_dot, {16, 13, -21, 10, kRne}};
 constexpr Rule kHopperTf32{Kind::fused_dot, {8, 25, -133, 23, kRz}};
 constexpr Rule kHopperF32{Kind::fused_dot, {16, 25, -133, 23, kRz}};
-constexpr Rule kHopperMmaF16{Kind::fused_dot, {16, 25, -22, 10, kRne}};
-constexpr Rule kHopperWgmmaF16{Kind::fused_dot, {16, 25, -133, 10, kRne}};
+constexpr Rule kHopperF16{Kind::fused_dot, {16, 25, -21, 10, kRne}};
 constexpr Rule kHopperMmaFp8F32{Kind::interleaved_dot, {16, 25, -133, 23, kRz}};
-constexpr Rule kHopperMmaFp8F16{Kind::interleaved_dot, {16, 25, -22, 10, kRne}};
+constexpr Rule kHopperMmaFp8F16{Kind::interleaved_dot, {16, 25, -21, 10, kRne}};
 constexpr Rule kHopperFp8F32{Kind::fused_dot, {32, 13, -133, 13, kRz}};
 constexpr Rule kHopperFp8F16{Kind::fused_dot, {32, 13, -133, 10, kRne}};
+constexpr Rule kBlackwellF16{Kind::fused_dot, {16, 25, -133, 10, kRne}};
+constexpr Rule kBlackwellMmaF16{Kind::fused_dot, {16, 25, -22, 10, kRne}};
 constexpr Rule kBlackwellFp8F32{Kind::fused_dot, {32, 25, -133, 23, kRz}};
 constexpr Rule kBlackwellFp8F16{Kind::fused_dot, {32, 25, -133, 10, kRne}};
 constexpr Rule kBlackwellMmaFp8F16{Kind::fused_dot, {32, 25, -22, 10, kRne}};
 constexpr Rule kBlackwellFp4{Kind::scaled_group_dot, {64, 35, -139, 23, kRz}};
 constexpr Rule kFmaChain{Kind::fma_chain};
+constexpr Rule kLateFmaChain{Kind::late_fma_chain};
+constexpr Rule kSplit{Kind::split_dot};
 constexpr Rule kInteger{Kind::integer_dot};
 constexpr Rule kCdna1Pairs{Kind::amd_pairwise, {2, 0, 0, 23, kRne}};
 constexpr Rule kCdna1Quads{Kind::amd_pairwise, {4, 0, 0, 23, kRne}};
@@ -112,6 +115,7 @@ constexpr Source kH200{Evidence::measured, "NVIDIA H200, recorded vectors"};
 constexpr Source kH200Attention{Evidence::measured, "NVIDIA H200, replay of PyTorch's memory-efficient attention"};
 constexpr Source kMmaSim{Evidence::literature, "MMA-Sim, arXiv 2511.10909"};
 constexpr Source kKhattak{Evidence::literature, "Khattak and Mikaitis, arXiv 2512.07004 v4"};
+constexpr Source kMachineCode{Evidence::literature, "machine code of CUDA 13.0's ptxas"};
 constexpr Source kPtx{Evidence::literature, "PTX ISA 9.0: exact integer dot product"};
 
 constexpr std::string_view kFp8 = "e4m3 e5m2";
@@ -135,6 +139,9 @@ constexpr Row kRows[] = {
     {"sm80.mma sm89.mma", "m16n8k8 m16n8k16", "f32", "f16", "f16", kTuringF32, kMmaSim},
     {"sm80.mma sm89.mma", "m16n8k8 m16n8k16", "f32", "bf16", "bf16", kTuringF32, kMmaSim},
     {"sm80.mma sm89.mma", "m16n8k8 m16n8k16", "f16", "f16", "f16", kTuringF16, kMmaSim},
+    {kFrom80, "m8n8k4", "f32", "f16", "f16", kLateFmaChain, kMachineCode},
+    {kFrom80, "m8n8k4", "f32 f16", "f16", "f16", kLateFmaChain, kMachineCode},
+    {"sm90.mma", "m8n8k4", "f16", "f16", "f16", kSplit, kH200},
     {"sm89.mma", "m16n8k16 m16n8k32", "f32", kFp8, kFp8, kAdaFp8F32, kMmaSim},
     {"sm89.mma", "m16n8k16 m16n8k32", "f16", kFp8, kFp8, kAdaFp8F16, kMmaSim},
     // Hopper, mma.sync
@@ -143,8 +150,8 @@ constexpr Row kRows[] = {
     {"sm90.mma", "m16n8k8", "f32", "bf16", "bf16", kHopperF32, kH200Attention},
     {"sm90.mma", "m16n8k16", "f32", "f16", "f16", kHopperF32, kH200},
     {"sm90.mma", "m16n8k16", "f32", "bf16", "bf16", kHopperF32, kH200},
-    {"sm90.mma", "m16n8k8", "f16", "f16", "f16", kHopperMmaF16, kMmaSim},
-    {"sm90.mma", "m16n8k16", "f16", "f16", "f16", kHopperMmaF16, kH200},
+    {"sm90.mma", "m16n8k8", "f16", "f16", "f16", kHopperF16, kMmaSim},
+    {"sm90.mma", "m16n8k16", "f16", "f16", "f16", kHopperF16, kH200},
     {"sm90.mma", "m16n8k32", "f32", "e4m3", "e4m3", kHopperMmaFp8F32, kH200},
     {"sm90.mma", "m16n8k32", "f32", "e5m2", "e5m2", kHopperMmaFp8F32, kH200},
     {"sm90.mma", "m16n8k32", "f32", "e4m3", "e5m2", kHopperMmaFp8F32, kKhattak},
@@ -152,11 +159,13 @@ constexpr Row kRows[] = {
     {"sm90.mma", "m16n8k32", "f16", "e4m3", "e4m3", kHopperMmaFp8F16, kH200},
     {"sm90.mma", "m16n8k32", "f16", "e4m3", "e5m2", kHopperMmaFp8F16, kKhattak},
     {"sm90.mma", "m16n8k32", "f16", "e5m2", kFp8, kHopperMmaFp8F16, kKhattak},
+    {"sm90.mma sm100.mma", "m16n8k16", "f32", kFp8, kFp8, kHopperMmaFp8F32, kMachineCode},
+    {"sm90.mma sm100.mma", "m16n8k16", "f16", kFp8, kFp8, kHopperMmaFp8F16, kMachineCode},
     // Hopper, wgmma
     {"sm90.wgmma", "m64nNk8", "f32", "tf32", "tf32", kHopperTf32, kMmaSim},
     {"sm90.wgmma", "m64nNk16", "f32", "f16", "f16", kHopperF32, kH200},
     {"sm90.wgmma", "m64nNk16", "f32", "bf16", "bf16", kHopperF32, kH200},
-    {"sm90.wgmma", "m64nNk16", "f16", "f16", "f16", kHopperWgmmaF16, kH200},
+    {"sm90.wgmma", "m64nNk16", "f16", "f16", "f16", kHopperF16, kH200},
     {"sm90.wgmma", "m64nNk32", "f32", kFp8, kFp8, kHopperFp8F32, kH200},
     {"sm90.wgmma", "m64nNk32", "f16", "e4m3", "e4m3", kHopperFp8F16, kH200},
     {"sm90.wgmma", "m64nNk32", "f16", "e4m3", "e5m2", kHopperFp8F16, kMmaSim},
@@ -165,7 +174,7 @@ constexpr Row kRows[] = {
     {"sm100.mma sm120.mma", "m16n8k4 m16n8k8", "f32", "tf32", "tf32", kHopperTf32, kMmaSim},
     {"sm100.mma sm120.mma", "m16n8k8 m16n8k16", "f32", "f16", "f16", kHopperF32, kMmaSim},
     {"sm100.mma sm120.mma", "m16n8k8 m16n8k16", "f32", "bf16", "bf16", kHopperF32, kMmaSim},
-    {"sm100.mma sm120.mma", "m16n8k8 m16n8k16", "f16", "f16", "f16", kHopperMmaF16, kMmaSim},
+    {"sm100.mma sm120.mma", "m16n8k8 m16n8k16", "f16", "f16", "f16", kBlackwellMmaF16, kMmaSim},
     {"sm100.mma", "m16n8k32", "f32", kFp8, kFp8, kHopperMmaFp8F32, kKhattak},
     {"sm100.mma", "m16n8k32", "f16", kFp8, kFp8, kHopperMmaFp8F16, kKhattak},
     {"sm120.mma", "m16n8k16", "f32", kFp8, kFp8, kBlackwellFp8F32, kMmaSim},
@@ -178,7 +187,7 @@ constexpr Row kRows[] = {
     // Blackwell, tcgen05
     {"sm100.tcgen05", "m64nNk8 m128nNk8", "f32", "tf32", "tf32", kHopperTf32, kMmaSim},
     {"sm100.tcgen05", "m64nNk16 m128nNk16", "f32", "f16 bf16", "f16 bf16", kHopperF32, kMmaSim},
-    {"sm100.tcgen05", "m64nNk16 m128nNk16", "f16", "f16", "f16", kHopperWgmmaF16, kMmaSim},
+    {"sm100.tcgen05", "m64nNk16 m128nNk16", "f16", "f16", "f16", kBlackwellF16, kMmaSim},
     {"sm100.tcgen05", "m64nNk32 m128nNk32", "f32", kFp864, kFp864, kBlackwellFp8F32, kMmaSim},
     {"sm100.tcgen05", "m64nNk32 m128nNk32", "f16", kFp864, kFp864, kBlackwellFp8F16, kMmaSim},
     {"sm100.tcgen05", "m128nNk32", "f32", kFp864, kFp864, kBlackwellFp8F32, kMmaSim, ".block32.ue8m0"},
@@ -283,7 +292,8 @@ Instruction make_instruction(const Row& row, std::string_view family, std::strin
   }
   x.kind = row.rule.kind;
   x.fusion = row.rule.fusion;
-  x.fusion.group = std::min(x.fusion.group, x.k);
+  // The two passes of an interleaved instruction share its K.
+  x.fusion.group = x.kind == Kind::interleaved_dot ? x.k / 2 : std::min(x.fusion.group, x.k);
   x.saturate = suffix == ".satfinite";
   x.flush_subnormals = row.rule.flush_subnormals;
   x.evidence = row.source.evidence;
@@ -395,6 +405,10 @@ std::string_view kind_name(Kind kind) {
       return "two interleaved fused dots, rounded add";
     case Kind::fma_chain:
       return "fma chain";
+    case Kind::late_fma_chain:
+      return "fma chain from zero, rounded add";
+    case Kind::split_dot:
+      return "rounded sums of two pairs";
     case Kind::integer_dot:
       return "integer dot";
     case Kind::amd_fused_dot:

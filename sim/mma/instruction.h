@@ -15,7 +15,9 @@ enum class Kind : std::uint8_t {
   fused_dot,         ///< NVIDIA: products and accumulator aligned to the largest exponent, cut, summed, rounded once
   scaled_group_dot,  ///< NVIDIA MXFP4/NVFP4: exact dot products of 16, scaled, then fused as above
   interleaved_dot,   ///< Hopper's FP8 mma.sync: two fused FP16 dot products from zero, then a rounded add of C
-  fma_chain,         ///< one correctly rounded fused multiply-add after the other, k ascending
+  fma_chain,         ///< one correctly rounded fused multiply-add after the other, k ascending, from C
+  late_fma_chain,    ///< the same in f32 from zero, then a rounded add of C: Volta's m8n8k4 on later GPUs
+  split_dot,         ///< rounded f32 sums of two pairs, C after the first pair: the same shape with f16 results
   integer_dot,       ///< exact, then modulo 2^32 or clamped to s32
   amd_fused_dot,     ///< AMD CDNA3: products cut and summed, then aligned with C rounding down
   amd_pairwise,      ///< AMD CDNA1/2: a tree of rounded f32 additions, then a rounded add of C

@@ -1,16 +1,11 @@
-// Decoding of operands, and the walk over panels, column blocks and steps that feeds the kernels.
+// The walk over panels, column blocks and steps that feeds the kernels.
 #include "mma/tile.h"
 
 #include <fmt/format.h>
-#include <hwy/aligned_allocator.h>
 #include <hwy/highway.h>
 
 #include <algorithm>
-#include <array>
-#include <bit>
 #include <cfenv>
-#include <cmath>
-#include <cstdlib>
 #include <span>
 #include <utility>
 #include <vector>
@@ -19,135 +14,16 @@
 #include "base/fp_environment.h"
 #include "mma/fused_dot.h"
 #include "mma/tile_kernels.h"
-#include "mma/unpacked.h"
+#include "mma/tile_operand.h"
 
 namespace qattn::mma {
 namespace {
 
 using Eigen::Index;
 
-/// The form in which a kernel wants its operands.
-enum class Layout : std::uint8_t { plain_only, fused_f32, fused_f64, integer, scaled };
-
 /// Rows of A that share one pass over a column block: their accumulators stay in the L1 cache.
 constexpr Index kPanelRows = 64;
 constexpr Index kColumns = static_cast<Index>(kTileColumns);
-constexpr int kScaledGroup = 16;
-
-/// Bits that the sum of `group` products (each below 4) and C (below 2) needs above e_max.
-int headroom(int group) { return 2 + std::bit_width(static_cast<unsigned>(group)); }
-
-bool has_fused_output(const Instruction& x) {
-  if (x.c != x.d) return false;
-  if (x.d == &format::kFP32) return x.fusion.rounding == Rounding::toward_zero;
-  return x.d == &format::kFP16 && x.fusion.rounding == Rounding::nearest_even && x.fusion.mantissa_bits == 10;
-}
-
-Layout layout_of(const Instruction& x) {
-  switch (x.kind) {
-    case Kind::integer_dot:
-      return Layout::integer;
-    case Kind::scaled_group_dot:
-      return has_fused_output(x) && x.fusion.fraction_bits <= 35 ? Layout::scaled : Layout::plain_only;
-    case Kind::fused_dot:
-    case Kind::interleaved_dot:
-      break;
-    default:
-      return Layout::plain_only;
-  }
-  const int bits = x.fusion.fraction_bits + headroom(x.fusion.group);
-  const bool whole_groups = x.k % x.fusion.group == 0 && (x.scale == nullptr || x.block == x.fusion.group);
-  if (!has_fused_output(x) || !whole_groups || bits > 52) return Layout::plain_only;
-  if (x.kind == Kind::interleaved_dot && (x.k % 4 != 0 || x.fusion.group != x.k / 2)) return Layout::plain_only;
-  const bool narrow = x.a->bits <= 8 && x.b->bits <= 8 && x.scale == nullptr;
-  return narrow && bits <= 23 && x.kind == Kind::fused_dot ? Layout::fused_f32 : Layout::fused_f64;
-}
-
-/// Where the products of position k stand within its instruction, so that each pass reads a contiguous range.
-Index stored_position(const Instruction& x, Index k) {
-  if (x.kind != Kind::interleaved_dot) return k;
-  const Index within = k % x.k;
-  const Index half = within % 4 / 2;
-  return k - within + half * (x.k / 2) + within / 4 * 2 + within % 2;
-}
-
-/// What the kernels read of one element. Every format of a tile fits a float.
-struct Element {
-  float magnitude = 0;
-  std::int16_t exponent = kZeroMark<std::int16_t>;
-  bool negative = false;
-  bool special = false;
-
-  float value() const { return negative ? -magnitude : magnitude; }
-};
-
-Element decode(const format::Format& format, std::uint64_t code) {
-  if (format.specials == format::Specials::integer) {
-    const std::int64_t value = unpack_integer(format, code);
-    return {static_cast<float>(std::abs(value)), 0, value < 0, false};
-  }
-  const Unpacked x = unpack(format, code);
-  Element element;
-  element.special = x.kind != Unpacked::Class::finite;
-  if (element.special || x.significand == 0) return element;
-  element.magnitude = std::ldexp(static_cast<float>(x.significand), x.exponent - x.fraction_bits);
-  element.exponent = static_cast<std::int16_t>(x.exponent);
-  element.negative = x.negative;
-  return element;
-}
-
-/// decode() by table, for formats of at most 8 bits.
-class TableDecoder {
- public:
-  explicit TableDecoder(const format::Format& format) {
-    for (std::uint32_t code = 0; code < 256; ++code) table_[code] = decode(format, code);
-  }
-  Element operator()(std::uint32_t code) const { return table_[code & 0xFF]; }
-
- private:
-  std::array<Element, 256> table_;
-};
-
-/// decode() by arithmetic, for f16, bf16 and tf32: widened to f32 bits; for f16 an exact product rebases the exponent.
-template <int kBits, bool kHalf>
-struct WideDecoder {
-  Element operator()(std::uint32_t code) const {
-    const std::uint32_t magnitude = kBits == 16 ? code & 0x7FFFu : code & 0x7FFFE000u;
-    const std::uint32_t wide = kHalf ? magnitude << 13 : kBits == 16 ? magnitude << 16 : magnitude;
-    const auto field = static_cast<int>(wide >> 23);
-    const bool special = field == (kHalf ? 31 : 255);
-    const bool empty = special || wide == 0;
-    const float value = std::bit_cast<float>(wide) * (kHalf ? 0x1p112f : 1.0f);
-    return {special ? 0.0f : value,
-            empty ? kZeroMark<std::int16_t> : static_cast<std::int16_t>(std::max(field, 1) - (kHalf ? 15 : 127)),
-            (code >> (kBits - 1) & 1) != 0 && !empty, special};
-  }
-};
-
-/// Calls `use` with the decoder of the format.
-template <class Use>
-void with_decoder(const format::Format& format, const Use& use) {
-  if (format.bits <= 8) {
-    use(TableDecoder(format));
-  } else if (format.bits == 19) {
-    use(WideDecoder<32, false>());
-  } else if (format.exponent_bits == 5) {
-    use(WideDecoder<16, true>());
-  } else {
-    use(WideDecoder<16, false>());
-  }
-}
-
-template <class T>
-using Buffer = hwy::AlignedFreeUniquePtr<T[]>;
-
-template <class T>
-Buffer<T> make_buffer(Index n, T fill) {
-  auto buffer = hwy::AllocateAligned<T>(static_cast<std::size_t>(std::max<Index>(n, 1)));
-  if (buffer == nullptr) throw std::bad_alloc();
-  std::fill_n(buffer.get(), n, fill);
-  return buffer;
-}
 
 class TowardZero {
  public:
@@ -158,232 +34,6 @@ class TowardZero {
 };
 
 }  // namespace
-
-/// The decoded form. Side a: [rows][k]; side b: [blocks of 64 rows][k][64], with the negative parts beside the positive
-/// ones where the kernel wants them apart.
-struct OperandStorage {
-  const Instruction* instruction;
-  Side side;
-  Layout layout;
-  Index rows;
-  Index k;                            ///< as given
-  Index padded_k;                     ///< whole instructions
-  std::vector<std::uint32_t> codes;   ///< [rows][padded_k], for the plain path
-  std::vector<std::uint32_t> scales;  ///< [rows][padded_k / block]
-  std::vector<char> special;          ///< per row: NaN or Inf among its codes or scales
-  Buffer<float> value32;
-  Buffer<double> value64;
-  Buffer<std::int8_t> exponent8;
-  Buffer<std::int16_t> exponent16;
-  Buffer<std::uint8_t> offset;  ///< side a: kTileColumns where negative
-  Buffer<double> scale_value;   ///< Layout::scaled
-  Buffer<std::int16_t> scale_exponent;
-
-  const format::Format& element_format() const { return side == Side::a ? *instruction->a : *instruction->b; }
-  Index blocks() const { return (rows + kColumns - 1) / kColumns; }
-  Index scales_per_row() const { return instruction->block == 0 ? 0 : padded_k / instruction->block; }
-
-  /// Index of (row, k) in a buffer that holds `depth` positions a row.
-  Index place(Index row, Index position, Index depth) const {
-    if (side == Side::a) return row * depth + position;
-    return (row / kColumns * depth + position) * kColumns + row % kColumns;
-  }
-  Index padded_rows() const { return side == Side::a ? rows : blocks() * kColumns; }
-
-  void allocate();
-  template <class Write>
-  void for_each_element(const Write& write);
-  template <class T, class E>
-  void decode_fused(T* __restrict values, E* __restrict exponents);
-  void decode_signed();
-  void apply_scales();
-  void decode_elements();
-  void decode_scales();
-};
-
-void OperandStorage::allocate() {
-  const Index elements = padded_rows() * padded_k;
-  const bool fused = layout == Layout::fused_f32 || layout == Layout::fused_f64;
-  const Index values = fused && side == Side::b ? 2 * elements : elements;
-  special.assign(static_cast<std::size_t>(rows), 0);
-  if (layout == Layout::fused_f64) {
-    value64 = make_buffer<double>(values, 0);
-    exponent16 = make_buffer<std::int16_t>(elements, kZeroMark<std::int16_t>);
-  } else if (layout != Layout::plain_only) {
-    value32 = make_buffer<float>(values, 0);
-    if (fused) exponent8 = make_buffer<std::int8_t>(elements, kZeroMark<std::int8_t>);
-  }
-  if (fused && side == Side::a) offset = make_buffer<std::uint8_t>(elements, 0);
-  if (layout == Layout::scaled) {
-    const Index groups = padded_rows() * (padded_k / kScaledGroup);
-    scale_value = make_buffer<double>(groups, 0);
-    scale_exponent = make_buffer<std::int16_t>(groups, kZeroMark<std::int16_t>);
-  }
-}
-
-/// Decodes every element and calls write(its index in the buffers, element). B is walked in bands of K, so that the
-/// part of the transposed buffers in hand stays in the L1 cache.
-template <class Write>
-void OperandStorage::for_each_element(const Write& write) {
-  const Index band = side == Side::a ? std::max<Index>(k, 1) : 16;
-  const Index stride = side == Side::a ? 1 : kColumns;
-  std::vector<Index> positions(static_cast<std::size_t>(k));
-  for (Index i = 0; i < k; ++i) positions[static_cast<std::size_t>(i)] = stored_position(*instruction, i) * stride;
-  with_decoder(element_format(), [&](const auto& decoder) {
-    for (Index row0 = 0; row0 < rows; row0 += kColumns) {
-      for (Index k_band = 0; k_band < k; k_band += band) {
-        for (Index row = row0; row < std::min(row0 + kColumns, rows); ++row) {
-          const std::uint32_t* from = codes.data() + row * padded_k;
-          const Index base = place(row, 0, padded_k);
-          const Index end = std::min(k_band + band, k);
-          bool any_special = false;
-          for (Index i = k_band; i < end; ++i) {
-            const Element x = decoder(from[i]);
-            any_special |= x.special;
-            write(static_cast<std::size_t>(base + positions[static_cast<std::size_t>(i)]), x);
-          }
-          special[static_cast<std::size_t>(row)] |= static_cast<char>(any_special);
-        }
-      }
-    }
-  });
-}
-
-/// Layouts fused_f32 and fused_f64. Side b keeps [k][2][64]: the magnitude stands in the half of its sign.
-template <class T, class E>
-void OperandStorage::decode_fused(T* __restrict values, E* __restrict exponents) {
-  const auto exponent_of = [](const Element& x) {
-    return x.magnitude == 0 ? kZeroMark<E> : static_cast<E>(x.exponent);
-  };
-  if (side == Side::a) {
-    std::uint8_t* const __restrict offsets = offset.get();
-    for_each_element([=](std::size_t to, const Element& x) {
-      values[to] = static_cast<T>(x.magnitude);
-      exponents[to] = exponent_of(x);
-      offsets[to] = x.negative ? kTileColumns : 0;
-    });
-  } else {
-    for_each_element([=](std::size_t to, const Element& x) {
-      values[2 * to - to % kTileColumns + (x.negative ? kTileColumns : 0)] = static_cast<T>(x.magnitude);
-      exponents[to] = exponent_of(x);
-    });
-  }
-}
-
-/// Layouts integer and scaled.
-void OperandStorage::decode_signed() {
-  float* const __restrict values = value32.get();
-  for_each_element([=](std::size_t to, const Element& x) { values[to] = x.value(); });
-}
-
-/// Multiplies the decoded elements of a block-scaled operand by their blocks' powers of two.
-void OperandStorage::apply_scales() {
-  for (Index row = 0; row < rows; ++row) {
-    for (Index i = 0; i < k; ++i) {
-      const auto block = static_cast<std::size_t>(row * scales_per_row() + i / instruction->block);
-      const int exponent = unpack(*instruction->scale, scales[block]).exponent;
-      const auto to = static_cast<std::size_t>(place(row, i, padded_k));
-      const std::size_t first = side == Side::a ? to : 2 * to - to % kTileColumns;
-      for (const std::size_t at : {first, side == Side::a ? first : first + kTileColumns}) {
-        if (value64[at] != 0) {
-          value64[at] = std::ldexp(value64[at], exponent);
-          exponent16[to] = static_cast<std::int16_t>(exponent16[to] + exponent);
-          break;
-        }
-      }
-    }
-  }
-}
-
-void OperandStorage::decode_elements() {
-  if (layout == Layout::fused_f32) {
-    decode_fused(value32.get(), exponent8.get());
-  } else if (layout == Layout::fused_f64) {
-    decode_fused(value64.get(), exponent16.get());
-    if (instruction->scale != nullptr) apply_scales();
-  } else {
-    decode_signed();
-  }
-}
-
-void OperandStorage::decode_scales() {
-  const Index groups = padded_k / kScaledGroup;
-  for (Index row = 0; row < rows; ++row) {
-    for (Index i = 0; i < scales_per_row(); ++i) {
-      const Unpacked x = unpack(*instruction->scale, scales[static_cast<std::size_t>(row * scales_per_row() + i)]);
-      special[static_cast<std::size_t>(row)] |= x.kind == Unpacked::Class::nan;
-      if (layout != Layout::scaled || x.significand == 0) continue;
-      for (Index g = i * instruction->block / kScaledGroup; g < (i + 1) * instruction->block / kScaledGroup; ++g) {
-        const auto at = static_cast<std::size_t>(place(row, g, groups));
-        scale_value[at] = std::ldexp(static_cast<double>(x.significand), x.exponent - x.fraction_bits);
-        scale_exponent[at] = static_cast<std::int16_t>(x.exponent);
-      }
-    }
-  }
-}
-
-Operand::Operand(const Instruction& instruction, Side side, const std::uint32_t* codes, Index rows, Index k,
-                 Index stride, const std::uint32_t* scales, Index scale_stride)
-    : k0_(0), k1_(k) {
-  if (instruction.a->bits > 32 || instruction.d->bits > 32) {
-    throw Error(ErrorKind::usage, instruction.name + ": its codes are wider than a tile's 32 bits");
-  }
-  if ((instruction.scale != nullptr) != (scales != nullptr)) {
-    throw Error(ErrorKind::usage,
-                instruction.name + (scales == nullptr ? ": needs block scales" : ": takes no block scales"));
-  }
-  const FpEnvironment environment;
-  auto storage = std::make_shared<OperandStorage>();
-  storage->instruction = &instruction;
-  storage->side = side;
-  storage->layout = layout_of(instruction);
-  storage->rows = rows;
-  storage->k = k;
-  storage->padded_k = (k + instruction.k - 1) / instruction.k * instruction.k;
-  storage->codes.assign(static_cast<std::size_t>(rows * storage->padded_k), 0);
-  for (Index row = 0; row < rows; ++row) {
-    std::copy_n(codes + row * stride, k, storage->codes.data() + row * storage->padded_k);
-  }
-  if (scales != nullptr) {
-    const Index given = (k + instruction.block - 1) / instruction.block;
-    storage->scales.assign(static_cast<std::size_t>(rows * storage->scales_per_row()), 0);
-    for (Index row = 0; row < rows; ++row) {
-      std::copy_n(scales + row * scale_stride, given, storage->scales.data() + row * storage->scales_per_row());
-    }
-  }
-  storage->allocate();
-  if (scales != nullptr) storage->decode_scales();
-  if (storage->layout != Layout::plain_only) storage->decode_elements();
-  storage_ = std::move(storage);
-}
-
-Operand::Operand(const Instruction& instruction, Side side, const MatrixView<std::uint32_t>& codes)
-    : Operand(instruction, side, codes.data(), codes.rows(), codes.cols(), codes.outerStride()) {}
-
-Operand::Operand(const Instruction& instruction, Side side, const MatrixView<std::uint32_t>& codes,
-                 const MatrixView<std::uint32_t>& scales)
-    : Operand(instruction, side, codes.data(), codes.rows(), codes.cols(), codes.outerStride(), scales.data(),
-              scales.outerStride()) {
-  const Index blocks = instruction.block == 0 ? 0 : (codes.cols() + instruction.block - 1) / instruction.block;
-  if (scales.rows() == codes.rows() && scales.cols() == blocks) return;
-  throw Error(ErrorKind::usage, fmt::format("{}: scales are {} x {}, should be {} x {}", instruction.name,
-                                            scales.rows(), scales.cols(), codes.rows(), blocks));
-}
-
-Index Operand::rows() const { return storage_->rows; }
-const Instruction& Operand::instruction() const { return *storage_->instruction; }
-
-Operand Operand::slice(Index k0, Index k1) const {
-  const Index step = storage_->instruction->k;
-  if (k0 < 0 || k1 < k0 || k0_ + k1 > k1_ || k0 % step != 0 || (k1 % step != 0 && k1 != k())) {
-    throw Error(ErrorKind::usage,
-                fmt::format("slice [{}, {}) of {} codes: bounds must be multiples of {}", k0, k1, k(), step));
-  }
-  Operand part = *this;
-  part.k0_ = k0_ + k0;
-  part.k1_ = k0_ + k1;
-  return part;
-}
 
 /// One multiply_accumulate call.
 struct TileMultiplication {
@@ -478,7 +128,7 @@ void TileMultiplication::panel(CodeTile c, Index row0, Index rows, Index block) 
     std::copy_n(&c(row0 + i, column0), columns, row);
     std::fill(row + columns, row + kColumns, 0);
   }
-  if (a.layout == Layout::integer) {
+  if (a.layout == TileLayout::integer) {
     integer_steps(row0, rows, block);
   } else {
     const std::uint64_t special = special_columns(block);
@@ -486,9 +136,9 @@ void TileMultiplication::panel(CodeTile c, Index row0, Index rows, Index block) 
       for (Index i = 0; i < rows; ++i) {
         plain_columns[i] = a.special[static_cast<std::size_t>(row0 + i)] != 0 ? ~std::uint64_t{0} : special;
       }
-      if (a.layout == Layout::scaled) {
+      if (a.layout == TileLayout::scaled) {
         scaled_pass(row0, rows, block, step);
-      } else if (a.layout == Layout::fused_f32) {
+      } else if (a.layout == TileLayout::fused_f32) {
         fused_passes(row0, rows, block, step, a.value32.get(), a.exponent8.get(), b.value32.get(), b.exponent8.get());
       } else {
         fused_passes(row0, rows, block, step, a.value64.get(), a.exponent16.get(), b.value64.get(), b.exponent16.get());
@@ -611,8 +261,6 @@ PathUse multiply_accumulate(const Instruction& instruction, const Operand& a, co
   }
   return multiplication.use;
 }
-
-bool has_fast_path(const Instruction& instruction) { return layout_of(instruction) != Layout::plain_only; }
 
 std::string_view active_target() {
   const std::int64_t supported = hwy::SupportedTargets() & HWY_TARGETS;

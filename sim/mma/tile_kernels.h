@@ -14,9 +14,10 @@ namespace qattn::mma {
 /// Columns of B that stand side by side; the accumulators of a panel are rows x kTileColumns.
 inline constexpr std::size_t kTileColumns = 64;
 
-/// Exponent marks of zero operands: a sum with one of them is below every real exponent.
+/// Exponent marks of zero operands: a sum with one of them is below every real exponent. The wider mark ends in the
+/// narrower one's bits, so that narrowing an exponent narrows the mark.
 template <class E>
-inline constexpr E kZeroMark = sizeof(E) == 1 ? E{-50} : static_cast<E>(-8192);
+inline constexpr E kZeroMark = sizeof(E) == 1 ? E{-50} : static_cast<E>(-8242);
 
 /// A step whose largest exponent is above this takes the plain path: f32 could overflow. NaN and Inf are above it too.
 inline constexpr std::int32_t kLargestFastExponent = 116;

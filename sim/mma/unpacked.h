@@ -59,6 +59,17 @@ constexpr Unpacked unpack(const format::Format& format, std::uint64_t code) {
   return x;
 }
 
+/// The same number as FP16 holds it: a subnormal of a format with fewer exponents becomes normal. Only the exponent
+/// that alignment sees changes, not the value.
+constexpr Unpacked as_fp16(Unpacked x) {
+  if (x.kind != Unpacked::Class::finite || x.significand == 0) return x;
+  const int below_one = x.fraction_bits + 1 - static_cast<int>(std::bit_width(x.significand));
+  const int shift = std::clamp(x.exponent + format::kFP16.bias - 1, 0, below_one);
+  x.significand <<= shift;
+  x.exponent -= shift;
+  return x;
+}
+
 /// The value of an integer code (s8, u8, s4, u4, s32).
 constexpr std::int64_t unpack_integer(const format::Format& format, std::uint64_t code) {
   code = operand_code(format, code);

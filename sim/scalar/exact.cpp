@@ -1,16 +1,18 @@
 #include "scalar/exact.h"
 
 #include <algorithm>
+#include <bit>
 #include <boost/multiprecision/cpp_bin_float.hpp>
 #include <cmath>
+#include <cstdint>
 #include <limits>
 
 namespace qattn::scalar {
 namespace {
 
 namespace mp = boost::multiprecision;
-// 128 bits: over the whole domain the value of an f32 argument stays further than 2^-64 from any rounding boundary,
-// relatively, or lies on it exactly.
+// 128 bits. Among 2^32 arguments the value nearest to a rounding boundary is expected some 2^-32 units away from it, so
+// the last bits of a double rounded to odd are safe.
 using Real = mp::number<mp::cpp_bin_float<128, mp::digit_base_2>, mp::et_off>;
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
@@ -77,6 +79,8 @@ Real regular(Reference reference, double x) {
       return hyperbolic_tangent(r);
     case Reference::identity:
       return r;
+    case Reference::magnitude:
+      return mp::abs(r);
     case Reference::relu:
       return x < 0 ? Real(0) : r;
   }
@@ -112,6 +116,9 @@ bool special(Reference reference, double x, double& value) {
     case Reference::identity:
       value = x;
       break;
+    case Reference::magnitude:
+      value = std::fabs(x);
+      break;
     case Reference::relu:
       value = std::signbit(x) ? 0.0 : x;
       break;
@@ -141,8 +148,10 @@ double exact_to_odd(Reference reference, double x) {
 double ulp_at(const format::Format& format, double value) {
   if (format.specials == format::Specials::integer) return 1.0;
   const int smallest = format.specials == format::Specials::power_of_two ? -format.bias : 1 - format.bias;
-  const int exponent = value == 0 ? smallest : std::max(std::ilogb(value), smallest);
-  return std::ldexp(1.0, exponent - format.mantissa_bits);
+  // By the double's exponent field: a power of two far inside a double's range, and this is called for 2^32 inputs.
+  const auto field = static_cast<int>(std::bit_cast<std::uint64_t>(value) >> 52 & 0x7FF);
+  const int exponent = std::max(field - 1023, smallest) - format.mantissa_bits;
+  return std::bit_cast<double>(static_cast<std::uint64_t>(exponent + 1023) << 52);
 }
 
 double ulps_from_exact(Reference reference, double x, const format::Format& format, double y) {

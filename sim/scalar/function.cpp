@@ -233,13 +233,13 @@ constexpr Function kFunctions[] = {
     with_note(from_f32<cast_spec(kE2M1, Cast::rn_satfinite, Relu::yes)>("cvt.rn.satfinite.relu.e2m1x2.f32", kE2M1),
               kSm100Note),
     {"cvt.rz.ue8m0x2.f32", Build::any, &kFP32, &kE8M0, plain_ue8m0<false, false>, span_ue8m0<false, false>,
-     Reference::identity, Evidence::ptx_manual, none, nullptr, kSm100Note},
+     Reference::magnitude, Evidence::ptx_manual, none, nullptr, kSm100Note},
     {"cvt.rp.ue8m0x2.f32", Build::any, &kFP32, &kE8M0, plain_ue8m0<true, false>, span_ue8m0<true, false>,
-     Reference::identity, Evidence::ptx_manual, none, nullptr, kSm100Note},
+     Reference::magnitude, Evidence::ptx_manual, none, nullptr, kSm100Note},
     {"cvt.rz.satfinite.ue8m0x2.f32", Build::any, &kFP32, &kE8M0, plain_ue8m0<false, true>, span_ue8m0<false, true>,
-     Reference::identity, Evidence::ptx_manual, none, nullptr, kSm100Note},
+     Reference::magnitude, Evidence::ptx_manual, none, nullptr, kSm100Note},
     {"cvt.rp.satfinite.ue8m0x2.f32", Build::any, &kFP32, &kE8M0, plain_ue8m0<true, true>, span_ue8m0<true, true>,
-     Reference::identity, Evidence::ptx_manual, none, nullptr, kSm100Note},
+     Reference::magnitude, Evidence::ptx_manual, none, nullptr, kSm100Note},
     to_s8<IntegerRounding::rni>("cvt.rni.s8.f32", Evidence::measured),
     to_s8<IntegerRounding::rzi>("cvt.rzi.s8.f32", Evidence::measured),
     to_s8<IntegerRounding::rmi>("cvt.rmi.s8.f32", Evidence::ptx_manual),
@@ -255,10 +255,10 @@ constexpr Function kFunctions[] = {
     narrow<kFP16, plain_cast<kToE4M3Relu>>("cvt.rn.satfinite.relu.e4m3x2.f16x2", kE4M3, Reference::relu),
     narrow<kFP16, plain_cast<kToE5M2>>("cvt.rn.satfinite.e5m2x2.f16x2", kE5M2),
     narrow<kFP16, plain_cast<kToE5M2Relu>>("cvt.rn.satfinite.relu.e5m2x2.f16x2", kE5M2, Reference::relu),
-    narrow<kBF16, plain_ue8m0<false, false>>("cvt.rz.ue8m0x2.bf16x2", kE8M0),
-    narrow<kBF16, plain_ue8m0<true, false>>("cvt.rp.ue8m0x2.bf16x2", kE8M0),
-    narrow<kBF16, plain_ue8m0<false, true>>("cvt.rz.satfinite.ue8m0x2.bf16x2", kE8M0),
-    narrow<kBF16, plain_ue8m0<true, true>>("cvt.rp.satfinite.ue8m0x2.bf16x2", kE8M0),
+    narrow<kBF16, plain_ue8m0<false, false>>("cvt.rz.ue8m0x2.bf16x2", kE8M0, Reference::magnitude),
+    narrow<kBF16, plain_ue8m0<true, false>>("cvt.rp.ue8m0x2.bf16x2", kE8M0, Reference::magnitude),
+    narrow<kBF16, plain_ue8m0<false, true>>("cvt.rz.satfinite.ue8m0x2.bf16x2", kE8M0, Reference::magnitude),
+    narrow<kBF16, plain_ue8m0<true, true>>("cvt.rp.satfinite.ue8m0x2.bf16x2", kE8M0, Reference::magnitude),
     narrow<kFP16, plain_s8<IntegerRounding::rni>>("cvt.rni.s8.f16", kInt8),
     narrow<kFP16, plain_s8<IntegerRounding::rzi>>("cvt.rzi.s8.f16", kInt8),
     narrow<kFP16, plain_s8<IntegerRounding::rmi>>("cvt.rmi.s8.f16", kInt8),
@@ -338,8 +338,8 @@ std::string_view to_string(Evidence evidence) {
 }
 
 std::string_view to_string(Reference reference) {
-  constexpr std::string_view names[] = {"2^x",       "e^x",     "log2(x)", "ln(x)", "1/x",
-                                        "1/sqrt(x)", "sqrt(x)", "tanh(x)", "x",     "max(x, 0)"};
+  constexpr std::string_view names[] = {"2^x",     "e^x",     "log2(x)", "ln(x)", "1/x",      "1/sqrt(x)",
+                                        "sqrt(x)", "tanh(x)", "x",       "|x|",   "max(x, 0)"};
   return names[static_cast<std::size_t>(reference)];
 }
 

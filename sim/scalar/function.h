@@ -20,13 +20,14 @@ enum class Build : std::uint8_t {
 /// What stands behind the claim that the bits are the GPU's.
 enum class Evidence : std::uint8_t {
   measured,      ///< equal on an NVIDIA H200 for all 2^32 inputs, by digest
-  ptx_manual,    ///< as the PTX ISA manual defines it (and the host code in CUDA 13.0's cuda_fp*.hpp), not recorded
+  ptx_manual,    ///< as the PTX ISA manual defines it (and, where CUDA 13.0's cuda_fp8.hpp, cuda_fp6.hpp and
+                 ///< cuda_fp4.hpp have the conversion, as their host code computes it), not recorded on hardware
   published,     ///< the operations of a published source, not recorded
   not_measured,  ///< a model without recording or definition; `note` says which
 };
 
 /// The mathematical function that errors are measured against.
-enum class Reference : std::uint8_t { exp2, exp, log2, log, reciprocal, rsqrt, sqrt, tanh, identity, relu };
+enum class Reference : std::uint8_t { exp2, exp, log2, log, reciprocal, rsqrt, sqrt, tanh, identity, magnitude, relu };
 
 /// The table-driven instruction inside, if any.
 enum class Mufu : std::uint8_t { none, ex2, rcp, lg2, rsqrt, sqrt, tanh };

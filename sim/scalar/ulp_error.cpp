@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cmath>
 #include <limits>
 #include <numeric>
@@ -35,6 +36,8 @@ double reference_value(Reference reference, double x) {
       return std::tanh(x);
     case Reference::identity:
       return x;
+    case Reference::magnitude:
+      return std::fabs(x);
     case Reference::relu:
       return std::max(x, 0.0);
   }
@@ -51,10 +54,10 @@ class Meter {
         smallest_output_(format::min_normal(function.precision())) {}
 
   void measure(std::uint32_t code, std::uint32_t result, UlpErrors& errors) const {
-    const double x = format::decode(*function_.input, code);
+    const double x = value_of(*function_.input, code);
     const double exact = reference_value(function_.reference, x);
     if (!std::isfinite(x) || !(std::fabs(exact) <= largest_)) return;
-    const double y = format::decode(*function_.output, result);
+    const double y = value_of(*function_.output, result);
     const double error = (y - exact) / ulp_at(function_.precision(), exact);
     const bool normal = is_normal(x, smallest_input_) && is_normal(exact, smallest_output_);
     (normal ? errors.normal : errors.subnormal)
@@ -62,6 +65,10 @@ class Meter {
   }
 
  private:
+  static double value_of(const format::Format& format, std::uint32_t code) {
+    if (&format == &format::kFP32) return static_cast<double>(std::bit_cast<float>(code));
+    return format::decode(format, code);
+  }
   static bool is_normal(double value, double smallest) { return value == 0 || std::fabs(value) >= smallest; }
 
   const Function& function_;

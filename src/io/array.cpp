@@ -36,6 +36,12 @@ bool names_itself(const ArrayInfo& info) {
   return info.format == &format::kFP16 || info.format == &format::kFP32 || info.format == &format::kFP64;
 }
 
+/// Whether `dtype` only repeats the width and signedness of a plain integer: "int32", "uint8".
+bool repeats_integer_type(const ArrayInfo& info, std::string_view dtype) {
+  return info.storage == Storage::integer &&
+         dtype == (info.is_signed ? "int" : "uint") + std::to_string(8 * info.element_bytes);
+}
+
 /// Codes narrower than their byte must leave the high bits zero: a sign-extended int4 means that the writer and the
 /// reader do not agree on the layout.
 void check_high_bits(const Array& array, const std::string& where) {
@@ -109,6 +115,7 @@ void resolve_format(ArrayInfo& info, const std::optional<std::string>& dtype, co
     }
     return;
   }
+  if (repeats_integer_type(info, *dtype) && *dtype != format::kInt8.dtype) return;
   if (*dtype == "bool" && info.element_bytes == 1 && info.storage != Storage::floating) {
     info.format = nullptr;
     info.storage = Storage::boolean;

@@ -79,7 +79,8 @@ const format::Format& format_of_dtype(std::string_view dtype, const std::string&
 
 /// Settles what the codes of an array mean (file formats, first section). `info.format` holds what a stored floating
 /// type is by itself, if it is any known format. Without `dtype` only float16, float32, float64 and int8 name
-/// themselves. With `dtype` the storage has to be able to hold that format's codes.
+/// themselves. With `dtype` the storage has to be able to hold that format's codes; "bool" and the name of the stored
+/// integer type itself ("int32") are accepted and name no format.
 void resolve_format(ArrayInfo& info, const std::optional<std::string>& dtype, const std::string& where);
 
 /// The array as a tensor. Throws Error(input) when it has no format or when a code does not fit its format.

@@ -21,7 +21,13 @@ herr_t keep_first(unsigned, const H5E_error2_t* entry, void* text) {
 
 }  // namespace
 
-Hdf5Lock::Hdf5Lock() : lock_(library_mutex()) { H5Eset_auto2(H5E_DEFAULT, nullptr, nullptr); }
+Hdf5Lock::Hdf5Lock() : lock_(library_mutex()) {
+  // Handles own everything here. The library's clean-up at exit would only find what a full disk kept from closing, and
+  // HDF5 1.10 crashes on that.
+  static const herr_t no_clean_up = H5dont_atexit();
+  static_cast<void>(no_clean_up);
+  H5Eset_auto2(H5E_DEFAULT, nullptr, nullptr);
+}
 
 std::string hdf5_reason() {
   std::string reason;

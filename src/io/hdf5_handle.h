@@ -37,6 +37,8 @@ class Hdf5Handle {
 
   hid_t get() const { return id_; }
   explicit operator bool() const { return id_ >= 0; }
+  /// Forgets the identifier without closing it.
+  void abandon() { id_ = -1; }
   /// Closes now; false when the library reports a failure.
   bool close() { return id_ < 0 || closer_(std::exchange(id_, -1)) >= 0; }
 

@@ -11,7 +11,17 @@ namespace qattn::io {
 
 struct Hdf5Writer::File {
   explicit File(const std::string& path) : pending(path) {}
+  ~File() { close(); }
   std::string where(const std::string& object) const { return place(pending.target(), object); }
+  /// False when something cannot be written. The library frees what it could not write and then trips over it, so that
+  /// such a file must stay open.
+  bool close() {
+    if (handle && H5Fflush(handle.get(), H5F_SCOPE_GLOBAL) < 0) {
+      handle.abandon();
+      return false;
+    }
+    return handle.close();
+  }
 
   PendingFile pending;
   Hdf5Handle handle;
@@ -223,9 +233,7 @@ void Hdf5Writer::write(const std::string& dataset, const std::vector<std::int64_
 
 void Hdf5Writer::commit() {
   const Hdf5Lock lock;
-  if (H5Fflush(file_->handle.get(), H5F_SCOPE_GLOBAL) < 0 || !file_->handle.close()) {
-    fail_hdf5(file_->pending.target(), kCannotWrite);
-  }
+  if (!file_->close()) fail_hdf5(file_->pending.target(), kCannotWrite);
   file_->pending.commit();
 }
 

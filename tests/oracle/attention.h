@@ -6,6 +6,7 @@
 #include <cmath>
 #include <limits>
 #include <map>
+#include <numbers>
 #include <vector>
 
 #include "accumulator.h"
@@ -49,7 +50,7 @@ inline int group_of(const Options& o, Share share, bool is_query, int row, int c
   return 0;
 }
 
-inline Quantized quantize(const Options& o, const Matrix& x, const Operand& operand, bool is_query) {
+inline Quantized quantize(const Options& o, const Matrix& x, const Operand& operand, bool is_query, bool half_away) {
   const Rounder round{o.f32};
   Quantized result{x, Matrix(x.rows, x.columns, 1.0)};
   if (operand.set == nullptr) return result;
@@ -66,7 +67,7 @@ inline Quantized quantize(const Options& o, const Matrix& x, const Operand& oper
         const double scale = round(largest[group_of(o, operand.share, is_query, r, c)] / operand.set->largest());
         if (scale > 0) result.scales(r, c) = scale;
       }
-      result.codes(r, c) = operand.set->nearest(round(x(r, c) / result.scales(r, c)));
+      result.codes(r, c) = operand.set->nearest(round(x(r, c) / result.scales(r, c)), half_away);
     }
   return result;
 }
@@ -111,39 +112,49 @@ inline double exact_dot(const std::vector<double>& a, const std::vector<double>&
 /// Everything that a row of the output needs.
 struct Prepared {
   Quantized q, k, v;
-  Matrix q_means;   ///< subtracted from Q, row by row
-  Matrix smooth_k;  ///< K before quantization, which the means of Q are multiplied with
+  Matrix q_means;       ///< subtracted from Q, row by row
+  Matrix correcting_k;  ///< the K that the means of Q are multiplied with
+  Matrix v_means;       ///< subtracted from V
 };
 
 inline Prepared prepare(const Options& o, const Head& head) {
   const Rounder round{o.f32};
   Prepared p;
-  Matrix q = head.q;
-  p.smooth_k = head.k;
+  Matrix q = head.q, k = head.k, v = head.v;
   p.q_means = Matrix(q.rows, q.columns);
-  if (o.smooth_k) p.smooth_k = difference(head.k, token_means(head.k, 0, round), round);
+  p.v_means = Matrix(v.rows, v.columns);
+  if (o.smooth_k) k = difference(k, token_means(k, 0, round), round);
   if (o.smooth_q) {
-    p.q_means = token_means(head.q, o.q_block, round);
-    q = difference(head.q, p.q_means, round);
+    p.q_means = token_means(q, o.q_block, round);
+    q = difference(q, p.q_means, round);
   }
-  p.q = quantize(o, q, o.q, true);
-  p.k = quantize(o, p.smooth_k, o.k, false);
-  p.v = quantize(o, head.v, o.v, false);
+  if (o.smooth_v) {
+    p.v_means = token_means(v, 0, round);
+    v = difference(v, p.v_means, round);
+  }
+  p.q = quantize(o, q, o.q, true, o.half_away);
+  p.k = quantize(o, k, o.k, false, o.half_away);
+  p.v = quantize(o, v, o.v, false, false);
+  p.correcting_k = k;
+  if (o.correct_by_codes)
+    for (std::size_t i = 0; i < k.elements.size(); ++i)
+      p.correcting_k.elements[i] = round(p.k.codes.elements[i] * p.k.scales.elements[i]);
   return p;
 }
 
-/// The scores of keys 0 .. keys - 1.
+/// The scores of keys 0 .. keys - 1; in tiles, where kernels take powers of two, in units of log 2.
 inline std::vector<double> scores_of_row(const Options& o, const Head& head, const Prepared& p, int row, int keys) {
   const Rounder round{o.f32};
   const std::vector<double> q = row_of(p.q.codes, row);
   const std::vector<double> q_mean = row_of(p.q_means, row);
+  const double score_scale = o.tiled ? round(head.sm_scale * std::numbers::log2e) : head.sm_scale;
   std::vector<double> scores;
   for (int j = 0; j < keys; ++j) {
     const double dot =
         round(accumulate(o.qk, 0.0, q, row_of(p.k.codes, j), p.q.smallest_exponent, p.k.smallest_exponent));
     double score = round(dot * round(p.q.scales(row, 0) * p.k.scales(j, 0)));
-    if (o.smooth_q) score = round(score + round(exact_dot(q_mean, row_of(p.smooth_k, j))));
-    scores.push_back(round(score * head.sm_scale));
+    if (o.smooth_q) score = round(score + round(exact_dot(q_mean, row_of(p.correcting_k, j))));
+    scores.push_back(round(score * score_scale));
   }
   return scores;
 }
@@ -190,23 +201,24 @@ inline std::vector<double> tiled_row(const Options& o, const Prepared& prepared,
     const int last = std::min(keys, first + o.k_block);
     const double old_max = row.max;
     for (int j = first; j < last; ++j) row.max = std::max(row.max, scores[static_cast<std::size_t>(j)]);
-    const double shrink = round(std::exp(round(old_max - row.max)));
+    const double shrink = round(std::exp2(round(old_max - row.max)));
     row.sum = round(row.sum * shrink);
     for (double& out : row.o) out = round(out * shrink);
     std::vector<double> p;
     double tile_sum = 0;
     for (int j = first; j < last; ++j) {
-      const double weight = round(std::exp(round(scores[static_cast<std::size_t>(j)] - row.max)));
-      tile_sum = round(tile_sum + weight);
+      const double weight = round(std::exp2(round(scores[static_cast<std::size_t>(j)] - row.max)));
       const double scaled = round(weight * p_scale_of(o));
       p.push_back(o.p != nullptr ? o.p->nearest(scaled) : scaled);
+      tile_sum = round(tile_sum + (o.sum_rounded_p ? p.back() : weight));
     }
     row.sum = round(row.sum + tile_sum);
     add_tile(o, prepared, p, first, row);
   }
+  const double sum = o.sum_rounded_p ? round(row.sum / p_scale_of(o)) : row.sum;
   for (std::size_t c = 0; c < row.o.size(); ++c) {
-    const double normal = round(row.o[c] / round(row.sum * p_scale_of(o)));
-    row.o[c] = round(normal * prepared.v.scales(0, static_cast<int>(c)));
+    const double scale = round(prepared.v.scales(0, static_cast<int>(c)) / p_scale_of(o));
+    row.o[c] = round(round(round(row.o[c] / sum) * scale) + prepared.v_means(0, static_cast<int>(c)));
   }
   return row.o;
 }
@@ -227,7 +239,8 @@ inline std::vector<double> whole_row(const Options& o, const Prepared& prepared,
     long double total = 0;
     for (std::size_t j = 0; j < weights.size(); ++j)
       total += static_cast<long double>(weights[j]) * prepared.v.codes(static_cast<int>(j), c);
-    out.push_back(static_cast<double>(total / (sum * p_scale_of(o)) * prepared.v.scales(0, c)));
+    const long double normal = total / (sum * p_scale_of(o)) * prepared.v.scales(0, c);
+    out.push_back(static_cast<double>(normal + prepared.v_means(0, c)));
   }
   return out;
 }

@@ -19,15 +19,16 @@ struct NumberSet {
 
   double largest() const { return magnitudes.back(); }
 
-  /// The nearest member, of two equally near ones that with the even place; the largest for anything beyond it.
-  double nearest(double x) const {
+  /// The nearest member, of two equally near ones that with the even place (or the larger one); the largest for
+  /// anything beyond it.
+  double nearest(double x, bool half_away = false) const {
     const double magnitude = std::fabs(x);
     if (magnitude >= largest()) return std::copysign(largest(), x);
     const auto above = std::upper_bound(magnitudes.begin(), magnitudes.end(), magnitude);
     const auto place = static_cast<std::size_t>(above - magnitudes.begin()) - 1;
     const double down = magnitude - magnitudes[place];
     const double up = magnitudes[place + 1] - magnitude;
-    const bool take_upper = up < down || (up == down && place % 2 == 1);
+    const bool take_upper = up < down || (up == down && (half_away || place % 2 == 1));
     return std::copysign(magnitudes[take_upper ? place + 1 : place], x);
   }
 };

@@ -24,11 +24,15 @@ struct Options {
   double p_scale = 0;  ///< P is multiplied by this before rounding; 0: the largest number of its set, 1 for FP16
   bool smooth_q = false;
   bool smooth_k = false;
+  bool smooth_v = false;
+  bool correct_by_codes = false;  ///< the means of Q times K as quantized, not as smoothed
+  bool half_away = false;         ///< ties of Q's and K's codes away from zero
   int q_block = 128, q_warp = 32, k_block = 64, k_warp = 64;
 
   bool tiled = false;  ///< keys a tile at a time with a running maximum; else the whole row at once
   bool f32 = false;    ///< scales, scores, softmax and O rounded to FP32 after every operation; else double throughout
   Accumulator qk, pv;
+  bool sum_rounded_p = false;
   int promotion = -1;  ///< instructions after which the sum moves to O: -1 once a tile, 0 never
   bool round_o_to_f32 = false;
   bool round_o_to_f16 = false;
@@ -89,6 +93,14 @@ inline void choose(Options& o, const std::string& choice) {
   } else if (key == "smooth") {
     o.smooth_k = value == "k" || value == "qk";
     o.smooth_q = value == "q" || value == "qk";
+  } else if (key == "smooth_v") {
+    o.smooth_v = value == "yes";
+  } else if (key == "correction") {
+    o.correct_by_codes = value == "codes";
+  } else if (key == "ties") {
+    o.half_away = value == "away";
+  } else if (key == "row_sum") {
+    o.sum_rounded_p = value == "rounded";
   } else if (key == "tiles") {
     set_tiles(o, value);
   } else if (key == "tiled") {

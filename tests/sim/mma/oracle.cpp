@@ -2,6 +2,7 @@
 #include "oracle.h"
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <boost/multiprecision/cpp_int.hpp>
 #include <cmath>
@@ -131,8 +132,8 @@ class Pass {
 
   /// `special` is a running IEEE sum of the NaN and Inf terms.
   void add_product(std::vector<Summand>& products, double& special, std::size_t k, bool flush) {
-    const Number a = read(*x_.a, operands_.a[k], flush);
-    const Number b = read(*x_.b, operands_.b[k], flush);
+    const Number a = operand(*x_.a, operands_.a[k], flush);
+    const Number b = operand(*x_.b, operands_.b[k], flush);
     special += special_product(a, b);
     Summand product;
     product.value = a.special == 0 && b.special == 0 ? cpp_int((a.value * b.value) >> kScale) : cpp_int(0);
@@ -143,6 +144,15 @@ class Pass {
       product.exponent = std::max(product.exponent, magnitude_exponent(product.value));
     }
     products.push_back(product);
+  }
+
+  /// FP8 of an interleaved instruction is converted to FP16, whose smallest exponent is -14.
+  Number operand(const format::Format& format, std::uint64_t code, bool flush) const {
+    Number number = read(format, code, flush);
+    if (x_.kind == Kind::interleaved_dot && number.value != 0) {
+      number.exponent = std::max(magnitude_exponent(number.value), -14);
+    }
+    return number;
   }
 
   void apply_scales(Summand& product, double& special, std::size_t k) {
@@ -265,6 +275,16 @@ std::uint64_t scaled(const Instruction& x, const DotOperands& operands) {
 /// The sign of a zero that IEEE arithmetic returns for x + y, both zero, to nearest.
 bool negative_zero(bool x, bool y) { return x && y; }
 
+/// AMD's canonical NaN; of NVIDIA's operands the first NaN in the order B, accumulator, A, made quiet.
+std::uint64_t chain_nan(const Instruction& x, std::uint64_t a, std::uint64_t b, std::uint64_t c) {
+  if (x.d->bits == 32) return 0x7FC00000u;
+  if (!x.family.starts_with("sm")) return 0x7FF8000000000000u;
+  for (const std::uint64_t code : {b, c, a}) {
+    if ((code << 1) > 0xFFE0000000000000u) return code | std::uint64_t{1} << 51;
+  }
+  return 0xFFF8000000000000u;
+}
+
 std::uint64_t fma_chain(const Instruction& x, const DotOperands& operands) {
   const bool amd = !x.family.starts_with("sm");
   const std::uint64_t sign = std::uint64_t{1} << (x.d->bits - 1);
@@ -275,10 +295,7 @@ std::uint64_t fma_chain(const Instruction& x, const DotOperands& operands) {
     const Number sum = read(*x.d, c);
     const double special = special_product(a, b) + sum.special;
     if (special != 0) {
-      if (std::isnan(special)) {
-        return x.d->bits == 32 ? 0x7FC00000u : amd ? 0x7FF8000000000000u : 0xFFF8000000000000u;
-      }
-      c = special_code(*x.d, special, amd);
+      c = std::isnan(special) ? chain_nan(x, operands.a[k], operands.b[k], c) : special_code(*x.d, special, amd);
       continue;
     }
     const cpp_int product = (a.value * b.value) >> kScale;
@@ -292,6 +309,24 @@ std::uint64_t fma_chain(const Instruction& x, const DotOperands& operands) {
     if (c == 0 && exact < 0) c = sign;  // IEEE keeps the sign of what underflows
   }
   return c;
+}
+
+/// The chain from zero in f32; C joins by a rounded addition.
+std::uint64_t late_fma_chain(const Instruction& x, const DotOperands& operands) {
+  Number sum;
+  for (std::size_t k = 0; k < operands.a.size(); ++k) {
+    const Number a = read(*x.a, operands.a[k]);
+    const Number b = read(*x.b, operands.b[k]);
+    sum.special += special_product(a, b);
+    if (sum.special != 0) continue;
+    sum.value += (a.value * b.value) >> kScale;
+    sum = read(format::kFP32, round_code(format::kFP32, sum.value, 23, Direction::nearest_even));
+  }
+  const Number c = read(*x.c, operands.c);
+  const double special = sum.special + c.special;
+  if (special != 0) return special_code(*x.d, special, false);
+  // A product of zeros may be -0, but the chain starts at +0: no sum of it and C is -0.
+  return round_code(*x.d, sum.value + c.value, 23, Direction::nearest_even);
 }
 
 std::uint64_t integer(const Instruction& x, const DotOperands& operands) {
@@ -392,6 +427,26 @@ Single tree(const std::vector<Single>& products, std::size_t begin, std::size_t 
   return add(tree(products, begin, middle, flush), tree(products, middle, end, flush), flush);
 }
 
+/// Rounded f32 sums: products 0 and 1, then C, then the sum of products 2 and 3.
+std::uint64_t split(const Instruction& x, const DotOperands& operands) {
+  std::array<Single, 4> products;
+  for (std::size_t k = 0; k < products.size(); ++k) {
+    const Number a = read(*x.a, operands.a[k]);
+    const Number b = read(*x.b, operands.b[k]);
+    const double special = special_product(a, b);
+    const bool negative = ((operands.a[k] ^ operands.b[k]) & 0x8000) != 0;
+    products[k] = special != 0 ? Single::from(special) : Single{std::nullopt, (a.value * b.value) >> kScale, negative};
+  }
+  const Number number = read(*x.c, operands.c);
+  const bool c_negative = (operands.c & 0x8000) != 0;
+  const Single c = number.special != 0 ? Single::from(number.special) : Single{std::nullopt, number.value, c_negative};
+  const Single low = add(add(products[0], products[1], false), c, false);
+  const Single sum = add(low, add(products[2], products[3], false), false);
+  if (sum.special) return special_code(*x.d, *sum.special, false);
+  const std::uint64_t code = round_code(*x.d, sum.value, x.d->mantissa_bits, Direction::nearest_even);
+  return code == 0 && sum.negative ? 0x8000 : code;
+}
+
 std::uint64_t amd_pairs(const Instruction& x, const DotOperands& operands) {
   const bool flush = x.flush_subnormals;
   std::vector<Single> products;
@@ -464,6 +519,10 @@ std::uint64_t oracle_dot(const Instruction& x, const DotOperands& operands, Muta
       return scaled(x, operands);
     case Kind::fma_chain:
       return fma_chain(x, operands);
+    case Kind::late_fma_chain:
+      return late_fma_chain(x, operands);
+    case Kind::split_dot:
+      return split(x, operands);
     case Kind::integer_dot:
       return integer(x, operands);
     case Kind::amd_pairwise:

@@ -109,7 +109,7 @@ TEST_CASE("casts to UE8M0 take the magnitude: rounded to or above a power of two
   for (const std::uint32_t x : deciding_inputs(format::kE8M0)) {
     const std::uint32_t magnitude = x & ~kSign;
     if (magnitude == kInf) continue;
-    const double value = number(magnitude);
+    const auto value = static_cast<double>(number(magnitude));
     int exponent = value == 0 ? -127 : std::max(std::ilogb(value), -127);
     REQUIRE(find("cvt.rz.ue8m0x2.f32").plain(x) == static_cast<std::uint32_t>(exponent + 127));
     if (value > std::ldexp(1.0, exponent)) ++exponent;

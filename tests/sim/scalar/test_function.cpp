@@ -115,8 +115,8 @@ TEST_CASE("FlashAttention-4's polynomial: exact at whole numbers, within 8.9e-5 
 
 TEST_CASE("__fdividef: a quotient within 2 ulp for ordinary divisors, and the documented corners") {
   for (std::uint64_t i = 0; i < 20000; ++i) {
-    const float x = number(static_cast<std::uint32_t>(random_bits(6, 4, i)) & 0x807FFFFF | 0x3F800000);
-    const float y = number(static_cast<std::uint32_t>(random_bits(6, 5, i)) & 0x807FFFFF | 0x3F000000);
+    const float x = number((static_cast<std::uint32_t>(random_bits(6, 4, i)) & 0x807FFFFF) | 0x3F800000);
+    const float y = number((static_cast<std::uint32_t>(random_bits(6, 5, i)) & 0x807FFFFF) | 0x3F000000);
     const double exact = static_cast<double>(x) / static_cast<double>(y);
     const double unit = std::ldexp(1.0, std::ilogb(exact) - 23);
     REQUIRE(std::fabs(static_cast<double>(number(cuda::fdividef(code(x), code(y)))) - exact) <= 2 * unit);

@@ -116,6 +116,20 @@ TEST_CASE("dtype names what integers and opaque elements are") {
   for (std::int64_t i = 0; i < 256; ++i) REQUIRE(e4m3.code(i) == static_cast<std::uint64_t>(i));
 }
 
+TEST_CASE("dtype may repeat a plain integer's own type, and no other's") {
+  const auto resolved = [](std::size_t bytes, bool is_signed, const std::string& dtype) {
+    ArrayInfo info{{4}, Storage::integer, bytes, is_signed, nullptr};
+    resolve_format(info, dtype, "place");
+    return info;
+  };
+  CHECK(resolved(4, true, "int32").format == nullptr);
+  CHECK(resolved(8, false, "uint64").format == nullptr);
+  CHECK(resolved(1, true, "int8").format == &format::kInt8);
+  CHECK(resolved(1, false, "bool").storage == Storage::boolean);
+  CHECK(contains(message_of([&] { resolved(4, true, "int64"); }), "place: unknown dtype 'int64'"));
+  CHECK(contains(message_of([&] { resolved(4, true, "uint32"); }), "place: unknown dtype 'uint32'"));
+}
+
 TEST_CASE("four-bit codes are read one a byte and from packed bytes, low nibble first") {
   const Hdf5Reader file(fixture("h5py_kinds.h5"));
   const Tensor loose = to_tensor(file.read_all("named/int4"), "int4");

@@ -79,13 +79,17 @@ void require_matches_oracle(const MatrixF& x, const QuantizerSpec& spec, const Q
 }  // namespace
 
 TEST_CASE("Scale rules equal their definitions on exact rationals") {
-  for (const ScaleRule& rule : scale_rules())
-    for (const format::Format* format : kElementFormats)
-      for (const float amax : amax_samples()) {
-        const float range = quantization_range(*format);
-        INFO(rule.name << " of " << amax << " for " << format->name);
+  std::vector<float> ranges{1.0f, 2.25f, 4.5f};
+  for (const format::Format* format : kElementFormats) ranges.push_back(quantization_range(*format));
+  for (const float range : ranges) {
+    std::vector<float> samples = amax_samples();
+    samples.push_back(1.5f * range);
+    for (const ScaleRule& rule : scale_rules())
+      for (const float amax : samples) {
+        INFO(rule.name << " of " << amax << " for range " << range);
         REQUIRE(rule.scale(amax, range) == oracle::scale(rule.name, amax, range));
       }
+  }
 }
 
 TEST_CASE("Scale rules let NaN through") {

@@ -1,0 +1,40 @@
+// The subcommands of qattn-gpu.
+#pragma once
+
+#include <cstdint>
+#include <regex>
+#include <string>
+
+namespace qattn::gpu {
+
+struct Options {
+  std::regex only{""};        ///< names that are taken: searched for, not matched whole
+  std::uint64_t seed = 1;     ///< of the operands
+  int products = 8;           ///< record: products of each operand family
+  int blocks = 128;           ///< record --digests: blocks of 2^20 outputs of each instruction
+  int threads = 0;            ///< of the CPU's side; 0: one for each core
+  double seconds = 30;        ///< check: how long
+  std::string mismatch_file;  ///< check: where to write what differed, as vectors
+};
+
+/// Writes instruction vectors (file formats, section 2).
+void record_instructions(const std::string& path, const Options& options);
+/// Writes instruction digests (section 8).
+void record_instruction_digests(const std::string& path, const Options& options);
+/// Writes scalar vectors (section 3): all inputs of 8 and 16 bits, a sample of 32-bit ones.
+void record_scalar(const std::string& path, const Options& options);
+/// Writes digests of all 2^32 results of each function (section 8).
+void record_scalar_digests(const std::string& path, const Options& options);
+
+/// Compare the device with the emulator on random operands and print the counts; false when something differed.
+bool check_instructions(const Options& options);
+bool check_scalar(const Options& options);
+
+/// Rediscovers the parameters of the floating-point instructions and prints them beside the table; false when a
+/// parameter differs from the table's.
+bool probe_instructions(const Options& options);
+
+/// Prints what the device has.
+void list_instructions(const Options& options);
+
+}  // namespace qattn::gpu

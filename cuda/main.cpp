@@ -1,0 +1,113 @@
+// qattn-gpu: measures a real GPU's matrix instructions and scalar functions, and compares them with the emulator.
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+
+#include "base/error.h"
+#include "commands.h"
+
+namespace {
+
+using qattn::Error;
+using qattn::ErrorKind;
+using qattn::gpu::Options;
+
+struct Arguments {
+  std::string output;
+  std::string only;
+  bool scalar = false;
+  bool digests = false;
+  Options options;
+};
+
+void add_common(CLI::App& command, Arguments& arguments) {
+  command.add_option("--only", arguments.only, "Take only names in which this regular expression is found");
+}
+
+CLI::App* add_record(CLI::App& app, Arguments& arguments) {
+  CLI::App* record = app.add_subcommand("record", "Write what the GPU returns, as vectors or digests");
+  record->add_option("OUT", arguments.output, "HDF5 file to write")->required();
+  record->add_flag("--digests", arguments.digests, "Digests of many outputs instead of vectors");
+  record->add_flag("--scalar", arguments.scalar, "Scalar functions instead of matrix instructions");
+  record->add_option("--seed", arguments.options.seed, "Seed of the operands")->capture_default_str();
+  record->add_option("--products", arguments.options.products, "Products of each operand family")
+      ->check(CLI::Range(1, 4096))
+      ->capture_default_str();
+  record->add_option("--blocks", arguments.options.blocks, "Digest blocks of 2^20 outputs of each instruction")
+      ->check(CLI::Range(16, 1 << 20))
+      ->capture_default_str();
+  add_common(*record, arguments);
+  return record;
+}
+
+CLI::App* add_check(CLI::App& app, Arguments& arguments) {
+  CLI::App* check = app.add_subcommand("check", "Compare the GPU with the emulator on random operands");
+  check->add_flag("--scalar", arguments.scalar, "Scalar functions instead of matrix instructions");
+  check->add_option("--seconds", arguments.options.seconds, "How long, one round at least")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  check->add_option("--seed", arguments.options.seed, "Seed of the operands")->capture_default_str();
+  check->add_option("--threads", arguments.options.threads, "CPU threads of the emulator (0: one for each core)")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  check->add_option("--mismatches", arguments.options.mismatch_file, "HDF5 file for the outputs that differ");
+  add_common(*check, arguments);
+  return check;
+}
+
+void record(const Arguments& arguments) {
+  if (arguments.scalar) {
+    (arguments.digests ? qattn::gpu::record_scalar_digests : qattn::gpu::record_scalar)(arguments.output,
+                                                                                        arguments.options);
+  } else {
+    (arguments.digests ? qattn::gpu::record_instruction_digests : qattn::gpu::record_instructions)(arguments.output,
+                                                                                                   arguments.options);
+  }
+}
+
+int run(int argc, char** argv) {
+  CLI::App app{"Measures a GPU's matrix instructions and scalar functions and compares them with the emulator"};
+  app.require_subcommand(1);
+  Arguments arguments;
+  const CLI::App* record_command = add_record(app, arguments);
+  const CLI::App* check_command = add_check(app, arguments);
+  CLI::App* probe = app.add_subcommand("probe", "Rediscover how the GPU's matrix instructions add");
+  add_common(*probe, arguments);
+  CLI::App* list = app.add_subcommand("list", "The GPU's instructions that this program can run");
+  add_common(*list, arguments);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? 0 : static_cast<int>(ErrorKind::usage);
+  }
+  try {
+    arguments.options.only = std::regex(arguments.only);
+  } catch (const std::regex_error& error) {
+    throw Error(ErrorKind::usage, fmt::format("--only '{}': {}", arguments.only, error.what()));
+  }
+  bool passed = true;
+  if (record_command->parsed()) {
+    record(arguments);
+  } else if (check_command->parsed()) {
+    passed = (arguments.scalar ? qattn::gpu::check_scalar : qattn::gpu::check_instructions)(arguments.options);
+  } else if (probe->parsed()) {
+    passed = qattn::gpu::probe_instructions(arguments.options);
+  } else {
+    qattn::gpu::list_instructions(arguments.options);
+  }
+  return passed ? 0 : 1;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  try {
+    return run(argc, argv);
+  } catch (const Error& error) {
+    fmt::print(stderr, "qattn-gpu: {}\n", error.what());
+    return static_cast<int>(error.kind());
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "qattn-gpu: {}\n", error.what());
+    return static_cast<int>(ErrorKind::internal);
+  }
+}

@@ -1,0 +1,412 @@
+// Decoding of operands.
+#include "mma/tile_operand.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cmath>
+#include <cstdlib>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <new>
+#include <string_view>
+#include <utility>
+
+#include "base/error.h"
+#include "base/fp_environment.h"
+#include "mma/unpacked.h"
+
+namespace qattn::mma {
+namespace {
+
+using Eigen::Index;
+
+constexpr Index kColumns = static_cast<Index>(kTileColumns);
+
+/// Bits that the sum of `group` products (each below 4) and C (below 2) needs above e_max.
+int headroom(int group) { return 2 + std::bit_width(static_cast<unsigned>(group)); }
+
+bool has_fused_output(const Instruction& x) {
+  if (x.c != x.d) return false;
+  if (x.d == &format::kFP32) return x.fusion.rounding == Rounding::toward_zero;
+  return x.d == &format::kFP16 && x.fusion.rounding == Rounding::nearest_even && x.fusion.mantissa_bits == 10;
+}
+
+}  // namespace
+
+TileLayout tile_layout(const Instruction& x) {
+  switch (x.kind) {
+    case Kind::integer_dot:
+      return TileLayout::integer;
+    case Kind::scaled_group_dot:
+      return has_fused_output(x) && x.fusion.fraction_bits <= 35 ? TileLayout::scaled : TileLayout::plain_only;
+    case Kind::fused_dot:
+    case Kind::interleaved_dot:
+      break;
+    default:
+      return TileLayout::plain_only;
+  }
+  const int bits = x.fusion.fraction_bits + headroom(x.fusion.group);
+  const bool whole_groups = x.k % x.fusion.group == 0 && (x.scale == nullptr || x.block == x.fusion.group);
+  if (!has_fused_output(x) || !whole_groups || bits > 52) return TileLayout::plain_only;
+  if (x.kind == Kind::interleaved_dot && (x.k % 4 != 0 || x.fusion.group != x.k / 2)) return TileLayout::plain_only;
+  const bool narrow = x.a->bits <= 8 && x.b->bits <= 8 && x.scale == nullptr;
+  return narrow && bits <= 23 && x.kind == Kind::fused_dot ? TileLayout::fused_f32 : TileLayout::fused_f64;
+}
+
+namespace {
+
+/// Where the products of position k stand within its instruction, so that each pass reads a contiguous range.
+Index stored_position(const Instruction& x, Index k) {
+  if (x.kind != Kind::interleaved_dot) return k;
+  const Index within = k % x.k;
+  const Index half = within % 4 / 2;
+  return k - within + half * (x.k / 2) + within / 4 * 2 + within % 2;
+}
+
+/// What the kernels read of one element. Every format of a tile fits a float.
+struct Element {
+  float magnitude = 0;
+  std::int16_t exponent = kZeroMark<std::int16_t>;
+  bool negative = false;
+  bool special = false;
+};
+
+Element decode_element(const format::Format& format, std::uint64_t code, bool through_fp16) {
+  if (format.specials == format::Specials::integer) {
+    const std::int64_t value = unpack_integer(format, code);
+    return {static_cast<float>(std::abs(value)), 0, value < 0, false};
+  }
+  const Unpacked x = through_fp16 ? as_fp16(unpack(format, code)) : unpack(format, code);
+  if (x.kind != Unpacked::Class::finite || x.significand == 0) {
+    return {0, kZeroMark<std::int16_t>, false, x.kind != Unpacked::Class::finite};
+  }
+  return {std::ldexp(static_cast<float>(x.significand), x.exponent - x.fraction_bits),
+          static_cast<std::int16_t>(x.exponent), x.negative, false};
+}
+
+/// decode_element() by table, for formats of at most 8 bits; each table is made once. `through_fp16`: FP8 that is
+/// converted to FP16 first.
+class TableDecoder {
+ public:
+  TableDecoder(const format::Format& format, bool through_fp16) : table_(table_of(format, through_fp16)) {}
+  float magnitude(std::uint32_t code) const { return table_[code & 0xFF].magnitude; }
+  std::int16_t exponent(std::uint32_t code) const { return table_[code & 0xFF].exponent; }
+  bool negative(std::uint32_t code) const { return table_[code & 0xFF].negative; }
+  bool special(std::uint32_t code) const { return table_[code & 0xFF].special; }
+
+ private:
+  using Table = std::array<Element, 256>;
+
+  static const Table& table_of(const format::Format& format, bool through_fp16) {
+    static std::mutex mutex;
+    static std::map<std::pair<std::string_view, bool>, std::unique_ptr<Table>> tables;
+    const std::lock_guard lock(mutex);
+    std::unique_ptr<Table>& table = tables[{format.name, through_fp16}];
+    if (table == nullptr) {
+      table = std::make_unique<Table>();
+      for (std::uint32_t code = 0; code < 256; ++code) (*table)[code] = decode_element(format, code, through_fp16);
+    }
+    return *table;
+  }
+
+  const Table& table_;
+};
+
+/// decode_element() by arithmetic, for f16, bf16 and tf32: widened to f32 bits; for f16 an exact product rebases the
+/// exponent. One short function for each quantity, so that the compiler makes vector loops of them.
+template <int kBits, bool kHalf>
+struct WideDecoder {
+  static constexpr std::int32_t kTop = kHalf ? 31 : 255;
+
+  static std::uint32_t wide(std::uint32_t code) {
+    if (kBits == 32) return code & 0x7FFFE000u;
+    return (code & 0x7FFFu) << (kHalf ? 13 : 16);
+  }
+  static std::int32_t field(std::uint32_t code) { return static_cast<std::int32_t>(wide(code) >> 23); }
+
+  float magnitude(std::uint32_t code) const {
+    const std::uint32_t finite = field(code) == kTop ? 0u : ~0u;
+    return std::bit_cast<float>(wide(code) & finite) * (kHalf ? 0x1p112f : 1.0f);
+  }
+  std::int16_t exponent(std::uint32_t code) const {
+    const std::int32_t biased = field(code) + (field(code) == 0 ? 1 : 0) - (kHalf ? 15 : 127);
+    const bool empty = (wide(code) == 0) | (field(code) == kTop);
+    return static_cast<std::int16_t>(empty ? kZeroMark<std::int16_t> : biased);
+  }
+  bool negative(std::uint32_t code) const { return (code >> (kBits - 1) & 1) != 0; }
+  bool special(std::uint32_t code) const { return field(code) == kTop; }
+};
+
+template <class Decoder>
+bool any_special(const Decoder& decoder, const std::uint32_t* codes, Index n) {
+  std::uint32_t any = 0;
+  for (Index i = 0; i < n; ++i) any |= static_cast<std::uint32_t>(decoder.special(codes[i]));
+  return any != 0;
+}
+
+template <class Decoder, class E>
+void decode_exponents(const Decoder& decoder, const std::uint32_t* codes, Index n, E* exponents) {
+  for (Index i = 0; i < n; ++i) exponents[i] = static_cast<E>(decoder.exponent(codes[i]));
+}
+
+template <class Decoder, class T>
+void decode_magnitudes(const Decoder& decoder, const std::uint32_t* codes, Index n, T* values) {
+  for (Index i = 0; i < n; ++i) values[i] = static_cast<T>(decoder.magnitude(codes[i]));
+}
+
+/// Magnitudes of the elements whose sign is `negative`, zero for the others.
+template <class Decoder, class T>
+void decode_part(const Decoder& decoder, const std::uint32_t* codes, Index n, bool negative, T* values) {
+  for (Index i = 0; i < n; ++i) {
+    const float magnitude = decoder.magnitude(codes[i]);
+    values[i] = static_cast<T>(decoder.negative(codes[i]) == negative ? magnitude : 0.0f);
+  }
+}
+
+template <class Decoder, class T>
+void decode_values(const Decoder& decoder, const std::uint32_t* codes, Index n, T* values) {
+  for (Index i = 0; i < n; ++i) {
+    const float magnitude = decoder.magnitude(codes[i]);
+    values[i] = static_cast<T>(decoder.negative(codes[i]) ? -magnitude : magnitude);
+  }
+}
+
+template <class Decoder>
+void decode_offsets(const Decoder& decoder, const std::uint32_t* codes, Index n, std::uint8_t* offsets) {
+  for (Index i = 0; i < n; ++i) {
+    offsets[i] = static_cast<std::uint8_t>(static_cast<std::size_t>(decoder.negative(codes[i])) * kTileColumns);
+  }
+}
+
+template <class T>
+OperandStorage::Buffer<T> make_buffer(Index n) {
+  auto buffer = hwy::AllocateAligned<T>(static_cast<std::size_t>(std::max<Index>(n, 1)));
+  if (buffer == nullptr) throw std::bad_alloc();
+  return buffer;
+}
+
+}  // namespace
+
+Index OperandStorage::blocks() const { return (rows + kColumns - 1) / kColumns; }
+
+Index OperandStorage::padded_rows() const { return side == Side::a ? rows : blocks() * kColumns; }
+
+Index OperandStorage::place(Index row, Index position, Index depth) const {
+  if (side == Side::a) return row * depth + position;
+  return (row / kColumns * depth + position) * kColumns + row % kColumns;
+}
+
+/// The codes in the order in which the passes read them, when that is not the given one.
+std::vector<std::uint32_t> OperandStorage::stored_order() const {
+  std::vector<std::uint32_t> ordered(codes.size());
+  for (Index i = 0; i < padded_k; ++i) {
+    const Index to = stored_position(*instruction, i);
+    for (Index row = 0; row < rows; ++row) {
+      ordered[static_cast<std::size_t>(row * padded_k + to)] = codes[static_cast<std::size_t>(row * padded_k + i)];
+    }
+  }
+  return ordered;
+}
+
+/// Side a; `exponents` is nullptr where the kernel wants signed values only.
+template <class T, class E, class Decoder>
+void OperandStorage::decode_rows(const Decoder& decoder, const std::uint32_t* from, T* values, E* exponents) {
+  for (Index row = 0; row < rows; ++row, from += padded_k, values += padded_k) {
+    special[static_cast<std::size_t>(row)] = any_special(decoder, from, padded_k);
+    if (exponents == nullptr) {
+      decode_values(decoder, from, padded_k, values);
+      continue;
+    }
+    decode_magnitudes(decoder, from, padded_k, values);
+    decode_exponents(decoder, from, padded_k, exponents + row * padded_k);
+    decode_offsets(decoder, from, padded_k, offset.get() + row * padded_k);
+  }
+}
+
+/// Side b, transposed: 64 rows' codes of one position are gathered, then decoded side by side.
+template <class T, class E, class Decoder>
+void OperandStorage::decode_columns(const Decoder& decoder, const std::uint32_t* from, T* values, E* exponents) {
+  for (Index row = 0; row < rows; ++row) {
+    special[static_cast<std::size_t>(row)] = any_special(decoder, from + row * padded_k, padded_k);
+  }
+  for (Index block = 0; block < blocks(); ++block) {
+    std::array<std::uint32_t, kTileColumns> column{};
+    const Index columns = std::min(kColumns, rows - block * kColumns);
+    for (Index i = 0; i < padded_k; ++i) {
+      const std::uint32_t* source = from + block * kColumns * padded_k + i;
+      for (Index j = 0; j < columns; ++j) column[static_cast<std::size_t>(j)] = source[j * padded_k];
+      const Index to = (block * padded_k + i) * kColumns;
+      if (exponents == nullptr) {
+        decode_values(decoder, column.data(), kColumns, values + to);
+        continue;
+      }
+      decode_part(decoder, column.data(), kColumns, false, values + 2 * to);
+      decode_part(decoder, column.data(), kColumns, true, values + 2 * to + kColumns);
+      decode_exponents(decoder, column.data(), kColumns, exponents + to);
+    }
+  }
+}
+
+template <class Decoder>
+void OperandStorage::decode_elements(const Decoder& decoder) {
+  const bool reordered = instruction->kind == Kind::interleaved_dot;
+  const std::vector<std::uint32_t> ordered = reordered ? stored_order() : std::vector<std::uint32_t>();
+  const std::uint32_t* from = reordered ? ordered.data() : codes.data();
+  const auto decode_as = [&](auto* values, auto* exponents) {
+    side == Side::a ? decode_rows(decoder, from, values, exponents) : decode_columns(decoder, from, values, exponents);
+  };
+  if (layout == TileLayout::fused_f32) {
+    decode_as(value32.get(), exponent8.get());
+  } else if (layout == TileLayout::fused_f64) {
+    decode_as(value64.get(), exponent16.get());
+  } else {
+    decode_as(value32.get(), static_cast<std::int8_t*>(nullptr));
+  }
+}
+
+void OperandStorage::decode() {
+  special.assign(static_cast<std::size_t>(rows), 0);
+  const Index elements = padded_rows() * padded_k;
+  const bool fused = layout == TileLayout::fused_f32 || layout == TileLayout::fused_f64;
+  const Index values = fused && side == Side::b ? 2 * elements : elements;
+  if (layout == TileLayout::plain_only) return;
+  if (layout == TileLayout::fused_f64) {
+    value64 = make_buffer<double>(values);
+    exponent16 = make_buffer<std::int16_t>(elements);
+  } else {
+    value32 = make_buffer<float>(values);
+    if (fused) exponent8 = make_buffer<std::int8_t>(elements);
+  }
+  if (fused && side == Side::a) offset = make_buffer<std::uint8_t>(elements);
+  const format::Format& format = element_format();
+  if (format.bits <= 8) {
+    decode_elements(TableDecoder(format, instruction->kind == Kind::interleaved_dot));
+  } else if (format.bits == 19) {
+    decode_elements(WideDecoder<32, false>());
+  } else if (format.exponent_bits == 5) {
+    decode_elements(WideDecoder<16, true>());
+  } else {
+    decode_elements(WideDecoder<16, false>());
+  }
+  if (layout == TileLayout::scaled) decode_group_scales();
+  if (fused && instruction->scale != nullptr) apply_scales();
+}
+
+/// Multiplies the elements of a block-scaled operand by their blocks' powers of two.
+void OperandStorage::apply_scales() {
+  for (Index row = 0; row < rows; ++row) {
+    for (Index i = 0; i < k; ++i) {
+      const auto block = static_cast<std::size_t>(row * scales_per_row() + i / instruction->block);
+      const Unpacked scale = unpack(*instruction->scale, scales[block]);
+      if (scale.kind == Unpacked::Class::nan) special[static_cast<std::size_t>(row)] = 1;
+      const Index to = place(row, i, padded_k);
+      if (exponent16[static_cast<std::size_t>(to)] == kZeroMark<std::int16_t>) continue;
+      exponent16[static_cast<std::size_t>(to)] += static_cast<std::int16_t>(scale.exponent);
+      const Index positive = side == Side::a ? to : 2 * to - to % kColumns;
+      for (const Index at : {positive, side == Side::a ? positive : positive + kColumns}) {
+        double& value = value64[static_cast<std::size_t>(at)];
+        if (side == Side::a || value != 0) value = std::ldexp(value, scale.exponent);
+        if (side == Side::a) break;
+      }
+    }
+  }
+}
+
+/// Scales of Layout::scaled, one for each group of products; a zero scale has the mark that keeps it out of e_max.
+void OperandStorage::decode_group_scales() {
+  const Index groups = padded_k / kScaledGroup;
+  const Index n = padded_rows() * groups;
+  scale_value = make_buffer<double>(n);
+  scale_exponent = make_buffer<std::int16_t>(n);
+  std::fill_n(scale_value.get(), n, 0.0);
+  std::fill_n(scale_exponent.get(), n, kZeroMark<std::int16_t>);
+  for (Index row = 0; row < rows; ++row) {
+    for (Index g = 0; g < groups; ++g) {
+      const Index block = row * scales_per_row() + g * kScaledGroup / instruction->block;
+      const Unpacked x = unpack(*instruction->scale, scales[static_cast<std::size_t>(block)]);
+      special[static_cast<std::size_t>(row)] |= x.kind == Unpacked::Class::nan;
+      if (x.significand == 0) continue;
+      const auto at = static_cast<std::size_t>(place(row, g, groups));
+      scale_value[at] = std::ldexp(static_cast<double>(x.significand), x.exponent - x.fraction_bits);
+      scale_exponent[at] = static_cast<std::int16_t>(x.exponent);
+    }
+  }
+}
+
+namespace {
+
+Index scale_columns(const Instruction& x, Index k) { return x.block == 0 ? 0 : (k + x.block - 1) / x.block; }
+
+/// The scales' codes once their shape is known to fit.
+const std::uint32_t* checked_scales(const Instruction& x, const MatrixView<std::uint32_t>& codes,
+                                    const MatrixView<std::uint32_t>& scales) {
+  const Index columns = scale_columns(x, codes.cols());
+  if (scales.rows() == codes.rows() && scales.cols() == columns) return scales.data();
+  throw Error(ErrorKind::usage, fmt::format("{}: scales are {} x {}, should be {} x {}", x.name, scales.rows(),
+                                            scales.cols(), codes.rows(), columns));
+}
+
+void copy_rows(const std::uint32_t* from, Index stride, Index rows, Index columns, std::vector<std::uint32_t>& to,
+               Index to_stride) {
+  to.assign(static_cast<std::size_t>(rows * to_stride), 0);
+  for (Index row = 0; row < rows; ++row) std::copy_n(from + row * stride, columns, to.data() + row * to_stride);
+}
+
+}  // namespace
+
+Operand::Operand(const Instruction& instruction, Side side, const std::uint32_t* codes, Index rows, Index k,
+                 Index stride, const std::uint32_t* scales, Index scale_stride)
+    : k0_(0), k1_(k) {
+  if (instruction.a->bits > 32 || instruction.d->bits > 32) {
+    throw Error(ErrorKind::usage, instruction.name + ": its codes are wider than a tile's 32 bits");
+  }
+  if ((instruction.scale != nullptr) != (scales != nullptr)) {
+    const char* what = scales == nullptr ? ": needs block scales" : ": takes no block scales";
+    throw Error(ErrorKind::usage, instruction.name + what);
+  }
+  const FpEnvironment environment;
+  auto storage = std::make_shared<OperandStorage>();
+  storage->instruction = &instruction;
+  storage->side = side;
+  storage->layout = tile_layout(instruction);
+  storage->rows = rows;
+  storage->k = k;
+  storage->padded_k = (k + instruction.k - 1) / instruction.k * instruction.k;
+  copy_rows(codes, stride, rows, k, storage->codes, storage->padded_k);
+  if (scales != nullptr) {
+    copy_rows(scales, scale_stride, rows, scale_columns(instruction, k), storage->scales, storage->scales_per_row());
+  }
+  storage->decode();
+  storage_ = std::move(storage);
+}
+
+Operand::Operand(const Instruction& instruction, Side side, const MatrixView<std::uint32_t>& codes)
+    : Operand(instruction, side, codes.data(), codes.rows(), codes.cols(), codes.outerStride()) {}
+
+Operand::Operand(const Instruction& instruction, Side side, const MatrixView<std::uint32_t>& codes,
+                 const MatrixView<std::uint32_t>& scales)
+    : Operand(instruction, side, codes.data(), codes.rows(), codes.cols(), codes.outerStride(),
+              checked_scales(instruction, codes, scales), scales.outerStride()) {}
+
+Index Operand::rows() const { return storage_->rows; }
+const Instruction& Operand::instruction() const { return *storage_->instruction; }
+
+Operand Operand::slice(Index k0, Index k1) const {
+  const Index step = storage_->instruction->k;
+  if (k0 < 0 || k1 < k0 || k0_ + k1 > k1_ || k0 % step != 0 || (k1 % step != 0 && k1 != k())) {
+    throw Error(ErrorKind::usage,
+                fmt::format("slice [{}, {}) of {} codes: bounds must be multiples of {}", k0, k1, k(), step));
+  }
+  Operand part = *this;
+  part.k0_ = k0_ + k0;
+  part.k1_ = k0_ + k1;
+  return part;
+}
+
+bool has_fast_path(const Instruction& instruction) { return tile_layout(instruction) != TileLayout::plain_only; }
+
+}  // namespace qattn::mma

@@ -1,0 +1,36 @@
+#!/usr/bin/env bash
+# arguments_test.sh PROGRAM: wrong arguments give status 2; without a GPU every command says so and gives 3.
+set -u
+program=$1
+failed=0
+
+# expect STATUS PATTERN ARGUMENTS...
+expect() {
+  local status=$1 pattern=$2 output actual
+  shift 2
+  output=$("$program" "$@" 2>&1)
+  actual=$?
+  if [[ $actual -ne $status ]] || ! grep -qi -- "$pattern" <<<"$output"; then
+    echo "qattn-gpu $*: status $actual instead of $status, or no '$pattern' in: $output"
+    failed=1
+  fi
+}
+
+expect 0 'record' --help
+expect 0 'seconds' check --help
+expect 2 'subcommand'
+expect 2 'out' record
+expect 2 'seconds' check --seconds -1
+expect 2 'only' probe --only '('
+expect 2 'nonsense' list --nonsense
+expect 2 'blocks' record --blocks 3 /dev/null
+if "$program" list 2>&1 | grep -q 'no CUDA device'; then
+  for command in 'record /dev/null' 'record --digests /dev/null' 'record --scalar /dev/null' 'check' 'check --scalar' \
+    'probe' 'list'; do
+    # shellcheck disable=SC2086
+    expect 3 'no CUDA device' $command
+  done
+else
+  expect 2 'no instruction' list --only 'no such name'
+fi
+exit "$failed"
