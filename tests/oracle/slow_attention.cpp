@@ -6,6 +6,8 @@
 //   slow_attention check [NUMBER ...]   the same, compared with pinned_values.h; exit status 1 when they differ
 //   slow_attention figures              one quantity quantized at a time, layer 18 of SmolLM2
 //   slow_attention leave-outs           how far each pinned value moves when one ingredient is left out
+#include <hdf5.h>
+
 #include <cmath>
 #include <cstdio>
 #include <exception>
@@ -194,6 +196,7 @@ int dispatch(std::vector<std::string> arguments) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  H5Eset_auto2(H5E_DEFAULT, nullptr, nullptr);  // one line of ours says what failed
   try {
     return dispatch({argv + 1, argv + argc});
   } catch (const std::exception& e) {
