@@ -2,7 +2,6 @@
 #include <fmt/format.h>
 
 #include <chrono>
-#include <optional>
 
 #include "base/parallel.h"
 #include "commands.h"

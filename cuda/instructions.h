@@ -9,6 +9,7 @@
 #include "kernels.h"
 #include "mma/fused_dot.h"
 #include "mma/instruction.h"
+#include "probe.h"
 
 namespace qattn::gpu {
 
@@ -34,6 +35,10 @@ struct OperandBatch {
 
 /// D of the batch, [tiles, rows, columns], from the device.
 std::vector<std::uint64_t> run_on_device(const GpuInstruction& instruction, const OperandBatch& batch);
+
+/// The device as the probe's backend: experiment i becomes row i and column i of a 64 x 64 tile, whose other elements
+/// are not looked at. Keeps a reference to `instruction`.
+DotBackend device_backend(const GpuInstruction& instruction);
 
 /// Codes in `bytes` bytes each, as kernels and files keep them; and back.
 std::vector<std::byte> pack_codes(const std::vector<std::uint64_t>& codes, int bytes);

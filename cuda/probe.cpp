@@ -5,7 +5,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <optional>
+#include <set>
 
 #include "mma/digest.h"
 #include "mma/fused_dot.h"
@@ -41,6 +41,8 @@ class Bench {
   int low() const { return low_; }
   int high() const { return high_; }
   bool has_f16_output() const { return is_f16_; }
+  /// The exponent of the smallest sum that a term below it can change: f32's smallest subnormal, half of f16's.
+  int smallest_sum() const { return is_f16_ ? -25 : -149; }
   const mma::OperandRecipe& recipe() const { return recipe_; }
 
   DotExperiment experiment(const std::vector<ProductTerm>& terms, std::uint64_t c = 0) const {
@@ -84,6 +86,14 @@ class Bench {
   bool is_f16_;
 };
 
+/// A pair that cancels, one half at `i` and the other at `partner` (k: in C), and a small term at `l`.
+DotExperiment order_question(const Bench& bench, int i, int partner, int l) {
+  if (partner == bench.k()) {
+    return bench.experiment({{i, bench.high()}, {l, bench.low()}}, bench.accumulator(bench.high(), true));
+  }
+  return bench.experiment({{i, bench.high()}, {partner, bench.high(), true}, {l, bench.low()}});
+}
+
 /// later[l][i]: position l is added after position i. A pair that cancels, one of it at i, loses a small term at l
 /// unless that comes in a later sum. The pair's other half stands at every other position by turns, and in C.
 std::vector<std::vector<char>> find_order(const Bench& bench) {
@@ -93,14 +103,11 @@ std::vector<std::vector<char>> find_order(const Bench& bench) {
   for (int i = 0; i < k; ++i) {
     for (int l = 0; l < k; ++l) {
       if (l == i) continue;
-      for (int j = 0; j < k; ++j) {
-        if (j == i || j == l) continue;
-        experiments.push_back(bench.experiment({{i, bench.high()}, {j, bench.high(), true}, {l, bench.low()}}));
+      for (int partner = 0; partner <= k; ++partner) {
+        if (partner == i || partner == l) continue;
+        experiments.push_back(order_question(bench, i, partner, l));
         asked.emplace_back(l, i);
       }
-      experiments.push_back(
-          bench.experiment({{i, bench.high()}, {l, bench.low()}}, bench.accumulator(bench.high(), true)));
-      asked.emplace_back(l, i);
     }
   }
   const std::vector<std::uint64_t> outputs = bench.outputs(experiments);
@@ -134,11 +141,10 @@ class Triple {
  public:
   Triple(const Bench& bench, const std::vector<int>& group) : bench_(bench), group_(group) {}
 
-  DotExperiment with(const ProductTerm& third, double significand = 1) const {
+  DotExperiment with(int exponent, bool negative = false, double third = 1, double pair = 1) const {
     const int high = bench_.high();
-    return bench_.experiment({{group_[0], high, false, significand},
-                              {group_[1], high, true, significand},
-                              {group_[2], third.exponent, third.negative, third.significand}});
+    return bench_.experiment(
+        {{group_[0], high, false, pair}, {group_[1], high, true, pair}, {group_[2], exponent, negative, third}});
   }
   /// The same with C in place of the third product.
   DotExperiment with_accumulator(int exponent) const {
@@ -151,17 +157,56 @@ class Triple {
   const std::vector<int>& group_;
 };
 
+/// No products and C = 1.11..1 with `bits` ones.
+DotExperiment write_through(const Bench& bench, int bits) {
+  const CodeFormat& c = bench.recipe().c;
+  const std::uint64_t ones = (std::uint64_t{1} << bits) - 1;
+  return bench.experiment({}, static_cast<std::uint64_t>(c.bias) << c.mantissa_bits | ones << (c.mantissa_bits - bits));
+}
+
+int rounding_scale(const Bench& bench) { return std::min(10, bench.high() - 2); }
+
+/// 3 * 2^scale and `units`, 1 or 1.5, in the last of `mantissa_bits` places, of three products.
+DotExperiment last_place(const Bench& bench, const std::vector<int>& positions, int mantissa_bits, bool negative,
+                         double units = 1.5) {
+  const int scale = rounding_scale(bench);
+  return bench.experiment({{positions[0], scale, negative, 1.5},
+                           {positions[1], scale, negative, 1.5},
+                           {positions[2], scale + 1 - mantissa_bits, negative, units}});
+}
+
+std::vector<int> positions_in_order(const std::vector<std::vector<int>>& groups) {
+  std::vector<int> positions;
+  for (const std::vector<int>& group : groups) positions.insert(positions.end(), group.begin(), group.end());
+  return positions;
+}
+
+/// Where sums are so small that an exponent floor shows: beside 2^-149 (f32, which a smaller negative term takes to
+/// zero) or 2^-25 (f16, a tie that a smaller term breaks). Empty where the operands do not reach that far down.
+std::vector<DotExperiment> floor_questions(const Bench& bench, const std::vector<int>& group, int fraction_bits) {
+  const mma::OperandRecipe& recipe = bench.recipe();
+  const int top = bench.smallest_sum();
+  const auto smallest = [](const CodeFormat& f) { return mma::families::min_exponent(f); };
+  std::vector<DotExperiment> questions;
+  if (smallest(recipe.a) + smallest(recipe.b) > top) return questions;
+  const int reach = smallest(recipe.a) - recipe.a.mantissa_bits + smallest(recipe.b) - recipe.b.mantissa_bits;
+  for (int j = 1; j <= fraction_bits && top - j >= reach; ++j) {
+    questions.push_back(bench.experiment({{group[0], top}, {group[1], top - j, !bench.has_f16_output()}}));
+  }
+  return questions;
+}
+
 int find_fraction_bits(const Bench& bench, const Triple& triple) {
   int kept = -1;
-  for (int j = 0; bench.high() - j >= bench.low() && bench.survives(triple.with({0, bench.high() - j})); ++j) kept = j;
+  for (int j = 0; bench.high() - j >= bench.low() && bench.survives(triple.with(bench.high() - j)); ++j) kept = j;
   return kept;
 }
 
 /// What 1.5 units in the last kept place become, either sign.
 std::string find_cut(const Bench& bench, const Triple& triple, int fraction_bits) {
   const int unit = bench.high() - fraction_bits;
-  const std::uint64_t positive = bench.output(triple.with({0, unit, false, 1.5}));
-  const std::uint64_t negative = bench.output(triple.with({0, unit, true, 1.5}));
+  const std::uint64_t positive = bench.output(triple.with(unit, false, 1.5));
+  const std::uint64_t negative = bench.output(triple.with(unit, true, 1.5));
   const bool up = positive == bench.accumulator(unit + 1), down = negative == bench.accumulator(unit + 1, true);
   if (!up && positive != bench.accumulator(unit)) return "?";
   if (!down && negative != bench.accumulator(unit, true)) return "?";
@@ -170,30 +215,22 @@ std::string find_cut(const Bench& bench, const Triple& triple, int fraction_bits
 }
 
 int find_mantissa_bits(const Bench& bench) {
-  const CodeFormat& c = bench.recipe().c;
-  const std::uint64_t ones = (std::uint64_t{1} << c.mantissa_bits) - 1;
-  const std::uint64_t one = static_cast<std::uint64_t>(c.bias) << c.mantissa_bits;
   int kept = -1;
-  for (int bit = 1; bit <= c.mantissa_bits; ++bit) {
-    const std::uint64_t code = one | (ones >> (c.mantissa_bits - bit) << (c.mantissa_bits - bit));
-    if (bench.output(bench.experiment({}, code)) == code) kept = bit;
+  for (int bits = 1; bits <= bench.recipe().c.mantissa_bits; ++bits) {
+    const DotExperiment question = write_through(bench, bits);
+    if (bench.output(question) == question.c) kept = bits;
   }
   return kept;
 }
 
-/// 3 + 1.5 units in the last place, either sign: the half decides, and to nearest even goes up.
 std::string find_rounding(const Bench& bench, const std::vector<std::vector<int>>& groups, int mantissa_bits) {
-  std::vector<int> positions;
-  for (const std::vector<int>& group : groups) positions.insert(positions.end(), group.begin(), group.end());
+  const std::vector<int> positions = positions_in_order(groups);
   if (positions.size() < 3 || mantissa_bits < 2) return "?";
-  const int scale = std::min(10, bench.high() - 2);
-  const CodeFormat& c = bench.recipe().c;
+  const int spare = bench.recipe().c.mantissa_bits - mantissa_bits;
+  // The half decides; to nearest even goes up.
   const auto last_places = [&](bool negative) {
-    const std::uint64_t code =
-        bench.output(bench.experiment({{positions[0], scale, negative, 1.5},
-                                       {positions[1], scale, negative, 1.5},
-                                       {positions[2], scale + 1 - mantissa_bits, negative, 1.5}}));
-    return (code - bench.accumulator(scale + 1, negative, true)) >> (c.mantissa_bits - mantissa_bits);
+    const std::uint64_t code = bench.output(last_place(bench, positions, mantissa_bits, negative));
+    return (code - bench.accumulator(rounding_scale(bench) + 1, negative, true)) >> spare;
   };
   const std::uint64_t above = last_places(false), below = last_places(true);
   if (above == 1 && below == 1) return "toward zero";
@@ -202,25 +239,17 @@ std::string find_rounding(const Bench& bench, const std::vector<std::vector<int>
   return above == 2 && below == 1 ? "up" : "?";
 }
 
-/// Where sums are so small that an exponent floor shows: beside 2^-149 (f32, which a smaller negative term takes to
-/// zero) or 2^-25 (f16, a tie that a smaller term breaks).
 std::string find_floor(const Bench& bench, const std::vector<int>& group, int fraction_bits) {
-  const mma::OperandRecipe& recipe = bench.recipe();
-  const bool is_f16 = bench.has_f16_output();
-  const int top = is_f16 ? -25 : -149;
-  const auto smallest = [](const CodeFormat& f) { return mma::families::min_exponent(f); };
-  if (smallest(recipe.a) + smallest(recipe.b) > top) return "?";
-  const int reach = smallest(recipe.a) - recipe.a.mantissa_bits + smallest(recipe.b) - recipe.b.mantissa_bits;
+  const std::vector<DotExperiment> questions = floor_questions(bench, group, fraction_bits);
+  if (questions.empty()) return "?";
   int kept = 0;
-  bool lost = false;
-  for (int j = 1; j <= fraction_bits && top - j >= reach && !lost; ++j) {
-    const std::uint64_t code = bench.output(bench.experiment({{group[0], top}, {group[1], top - j, !is_f16}}));
-    lost = bench.is_nonzero(code) != is_f16;
-    if (!lost) kept = j;
+  for (const DotExperiment& question : questions) {
+    const bool lost = bench.survives(question) != bench.has_f16_output();
+    const int floor = bench.smallest_sum() - kept + fraction_bits;
+    if (lost) return std::to_string(floor);
+    ++kept;
   }
-  const int floor = top - kept + fraction_bits;
-  if (lost) return std::to_string(floor);
-  return "<= " + std::to_string(floor);
+  return "<= " + std::to_string(bench.smallest_sum() - kept + fraction_bits);
 }
 
 }  // namespace
@@ -232,7 +261,7 @@ Adder probe(const mma::Instruction& formats, const DotBackend& run) {
   const std::vector<int>& group = adder.groups.front();
   adder.mantissa_bits = find_mantissa_bits(bench);
   adder.rounding = find_rounding(bench, adder.groups, adder.mantissa_bits);
-  const std::vector<int> pair = group.size() > 1 ? group : std::vector<int>{group[0], adder.groups[1][0]};
+  const std::vector<int> pair = positions_in_order(adder.groups);
   // The pair cancels before C comes, or C has met the pair's first half.
   const bool kept = bench.survives(Triple(bench, pair).with_accumulator(bench.low()));
   adder.accumulator = kept ? "added after" : "in the sum";
@@ -242,10 +271,52 @@ Adder probe(const mma::Instruction& formats, const DotBackend& run) {
   const int unit = bench.high() - adder.fraction_bits;
   if (adder.fraction_bits >= 0 && unit > bench.low()) {
     adder.cut = find_cut(bench, triple, adder.fraction_bits);
-    adder.normalises_products = !bench.survives(triple.with({0, unit}, 2.25));
+    adder.normalises_products = !bench.survives(triple.with(unit, false, 1, 2.25));
     adder.floor = find_floor(bench, group, adder.fraction_bits);
   }
   return adder;
+}
+
+std::vector<DotExperiment> decisive_experiments(const mma::Instruction& formats, const Adder& adder) {
+  const DotBackend nobody;
+  const Bench bench(formats, nobody);
+  const int k = bench.k();
+  std::vector<DotExperiment> list;
+  // Who is added with whom: positions that stand for the halves, the quarters and the pairs of K, and C.
+  const std::set<int> sample{0, 1, 2, 3, k / 4, k / 2 - 1, k / 2, k - 2, k - 1};
+  std::set<int> partners = sample;
+  partners.insert(k);
+  for (const int i : sample) {
+    for (const int partner : partners) {
+      for (const int l : sample) {
+        if (i != l && partner != i && partner != l && i < partner) list.push_back(order_question(bench, i, partner, l));
+      }
+    }
+  }
+  for (int bits = 1; bits <= bench.recipe().c.mantissa_bits; ++bits) list.push_back(write_through(bench, bits));
+  const CodeFormat& a = bench.recipe().a;
+  list.push_back(bench.experiment({{0, mma::families::min_exponent(a) - 1}}));  // A's operand is subnormal
+  const std::vector<int> positions = positions_in_order(adder.groups);
+  for (const bool negative : {false, true}) {
+    if (adder.mantissa_bits < 2) continue;
+    for (const double units : {1.0, 1.5}) {
+      list.push_back(last_place(bench, positions, adder.mantissa_bits, negative, units));
+    }
+  }
+  const std::vector<int>& group = adder.groups.front();
+  if (group.size() < 3 || adder.fraction_bits < 0) return list;
+  const Triple triple(bench, group);
+  const int unit = bench.high() - adder.fraction_bits;
+  for (int exponent = unit - 2; exponent <= unit + 2; ++exponent) {
+    list.push_back(triple.with(exponent));
+    list.push_back(triple.with_accumulator(exponent));
+  }
+  list.push_back(triple.with_accumulator(bench.low()));
+  for (const bool negative : {false, true}) list.push_back(triple.with(unit, negative, 1.5));
+  list.push_back(triple.with(unit, false, 1, 2.25));
+  for (DotExperiment& question : floor_questions(bench, group, adder.fraction_bits))
+    list.push_back(std::move(question));
+  return list;
 }
 
 DotBackend emulator(const mma::Instruction& instruction) {

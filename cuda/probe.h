@@ -37,6 +37,10 @@ struct Adder {
 /// Probes a floating-point instruction; only its formats and K are read, not its rule.
 Adder probe(const mma::Instruction& formats, const DotBackend& run);
 
+/// Experiments whose outputs decide `adder`'s parameters: another value of one of them changes an output. What is worth
+/// recording of an instruction beside random operands.
+std::vector<DotExperiment> decisive_experiments(const mma::Instruction& formats, const Adder& adder);
+
 /// The emulator as a backend.
 DotBackend emulator(const mma::Instruction& instruction);
 

@@ -82,6 +82,30 @@ io::InstructionCase record_case(const GpuInstruction& instruction, const Options
   return result;
 }
 
+/// The experiments that decide the instruction's parameters, one output element each.
+io::InstructionCase record_decisive(const GpuInstruction& instruction) {
+  const DotBackend run = device_backend(instruction);
+  const std::vector<DotExperiment> experiments = decisive_experiments(instruction.model, probe(instruction.model, run));
+  std::vector<std::uint64_t> a, b, c;
+  for (const DotExperiment& x : experiments) {
+    a.insert(a.end(), x.a.begin(), x.a.end());
+    b.insert(b.end(), x.b.begin(), x.b.end());
+    c.push_back(x.c);
+  }
+  const MmaKernel& kernel = *instruction.kernel;
+  const auto n = static_cast<std::int64_t>(experiments.size());
+  io::InstructionCase result;
+  result.name = "decisive_" + case_name(instruction);
+  result.instruction = instruction.name;
+  result.gpu = device().description;
+  result.attributes["input"] = std::string("pairs that cancel and a small term: decides the adder's parameters");
+  result.a = to_codes(a, kernel.operand_bytes, {n, 1, kernel.k});
+  result.b = to_codes(b, kernel.operand_bytes, {n, 1, kernel.k});
+  result.c = to_codes(c, kernel.accumulator_bytes, {n, 1, 1});
+  result.d = to_codes(run(experiments), kernel.result_bytes, {n, 1, 1});
+  return result;
+}
+
 /// How `total` blocks are dealt out: what is frequent in attention the most; what the emulator cannot do fast, little.
 std::vector<mma::FamilyBlocks> digest_plan(const GpuInstruction& instruction, int total) {
   using mma::OperandFamily;
@@ -168,16 +192,20 @@ void record_instructions(const std::string& path, const Options& options) {
   const std::vector<GpuInstruction> instructions = instructions_of(device(), options.only);
   io::VectorWriter writer(path, io::kInstructionSchema);
   std::int64_t outputs = 0;
-  int cases = 0;
-  for (const GpuInstruction& instruction : instructions) {
-    if (instruction.kernel->n > 8) continue;  // wgmma at its smallest width
-    const io::InstructionCase vectors = record_case(instruction, options);
+  int recorded = 0;
+  const auto add = [&](const io::InstructionCase& vectors) {
     writer.add(vectors);
     outputs += vectors.d.size();
-    ++cases;
+  };
+  for (const GpuInstruction& instruction : instructions) {
+    if (instruction.kernel->n > 8) continue;  // wgmma at its smallest width
+    add(record_case(instruction, options));
+    const bool is_probed = !instruction.is_integer() && instruction.model.c == instruction.model.d;
+    if (is_probed) add(record_decisive(instruction));
+    ++recorded;
   }
   writer.commit();
-  fmt::print("{}: {} instructions, {} outputs\n", path, cases, outputs);
+  fmt::print("{}: {} instructions, {} outputs\n", path, recorded, outputs);
 }
 
 void record_instruction_digests(const std::string& path, const Options& options) {

@@ -51,6 +51,11 @@ std::vector<ScalarFunction> functions_of(const Device& device, const std::regex&
   add(scalar_ptx_kernels(), scalar::Build::any);
   add(scalar_library_kernels(), scalar::Build::plain);
   add(scalar_library_fast_math_kernels(), scalar::Build::fast_math);
+  return functions;
+}
+
+std::vector<ScalarFunction> recorded_functions(const Options& options) {
+  std::vector<ScalarFunction> functions = functions_of(device(), options.only);
   if (functions.empty()) throw Error(ErrorKind::usage, "no scalar function's name matches --only");
   return functions;
 }
@@ -197,7 +202,7 @@ bool print_count(const std::string& name, const Count& count) {
 }  // namespace
 
 void record_scalar(const std::string& path, const Options& options) {
-  const std::vector<ScalarFunction> functions = functions_of(device(), options.only);
+  const std::vector<ScalarFunction> functions = recorded_functions(options);
   io::VectorWriter writer(path, io::kScalarSchema);
   int cases = 0;
   for (const ScalarFunction& function : functions) {
@@ -217,7 +222,7 @@ void record_scalar(const std::string& path, const Options& options) {
 }
 
 void record_scalar_digests(const std::string& path, const Options& options) {
-  const std::vector<ScalarFunction> functions = functions_of(device(), options.only);
+  const std::vector<ScalarFunction> functions = recorded_functions(options);
   io::VectorWriter writer(path, io::kDigestSchema);
   int cases = 0;
   for (const ScalarFunction& function : functions) {
@@ -241,6 +246,7 @@ bool check_scalar(const Options& options) {
   std::vector<Count> counts(functions.size());
   Count plain_division, fast_division;
   const bool divides = std::regex_search("__fdividef", options.only);
+  if (functions.empty() && !divides) throw Error(ErrorKind::usage, "no scalar function's name matches --only");
   const auto end = std::chrono::steady_clock::now() + std::chrono::duration<double>(options.seconds);
   std::uint64_t round = 0;
   do {

@@ -133,7 +133,7 @@ __global__ void __launch_bounds__(128) wgmma_kernel(MmaBatch batch) {
   for (int i = 0; i < Op::kRegisters; ++i) {
     uint32_t code = c[offset(i * Op::kPerRegister)];
     if constexpr (Op::kPerRegister == 2) code |= static_cast<uint32_t>(c[offset(i * 2 + 1)]) << 16;
-    d[i] = register_of(d[i], code);
+    d[i] = register_of(typename Op::Register{}, code);
   }
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
   __syncthreads();

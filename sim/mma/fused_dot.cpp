@@ -237,10 +237,11 @@ std::uint64_t split_dot(const Instruction& x, const DotOperands& operands, Trace
   const auto add = [&](std::string_view what, const char* first, float p, const char* second, float q) {
     const float sum = p + q;
     if (TraceStep* step = next_step(trace, [&] { return std::string(what); })) {
-      step->terms = {{first, double{p}, 0, double{p}}, {second, double{q}, 0, double{q}}};
+      step->terms = {{first, static_cast<double>(p), 0, static_cast<double>(p)},
+                     {second, static_cast<double>(q), 0, static_cast<double>(q)}};
       step->special = !std::isfinite(sum);
-      step->sum_before = double{p} + double{q};
-      step->sum_after = double{sum};
+      step->sum_before = static_cast<double>(p) + static_cast<double>(q);
+      step->sum_after = static_cast<double>(sum);
       step->output = std::bit_cast<std::uint32_t>(sum);
     }
     return sum;
@@ -251,7 +252,8 @@ std::uint64_t split_dot(const Instruction& x, const DotOperands& operands, Trace
   const float sum = add("rounded addition of both, rounded to f16", "first pair and c",
                         add("rounded addition of c", "first pair", low, "c", c), "second pair", high);
   const format::Policy policy{format::Rounding::nearest_even, format::Overflow::inf_or_nan, format::Subnormals::keep};
-  const std::uint64_t code = std::isnan(sum) ? nvidia_nan(*x.d) : format::encode(*x.d, double{sum}, policy);
+  const std::uint64_t code =
+      std::isnan(sum) ? nvidia_nan(*x.d) : format::encode(*x.d, static_cast<double>(sum), policy);
   if (trace != nullptr) trace->steps.back().output = code;
   return code;
 }

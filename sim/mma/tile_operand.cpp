@@ -134,7 +134,7 @@ struct WideDecoder {
   }
   std::int16_t exponent(std::uint32_t code) const {
     const std::int32_t biased = field(code) + (field(code) == 0 ? 1 : 0) - (kHalf ? 15 : 127);
-    const bool empty = (wide(code) == 0) | (field(code) == kTop);
+    const bool empty = wide(code) == 0 || field(code) == kTop;
     return static_cast<std::int16_t>(empty ? kZeroMark<std::int16_t> : biased);
   }
   bool negative(std::uint32_t code) const { return (code >> (kBits - 1) & 1) != 0; }

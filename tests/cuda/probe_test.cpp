@@ -78,4 +78,36 @@ TEST_CASE("the probe sees each parameter that is changed") {
   CHECK(changed([](Instruction& x) { x.fusion.rounding = mma::Rounding::nearest_even; }).rounding == "to nearest even");
 }
 
+TEST_CASE("decisive experiments tell every change of a parameter apart") {
+  for (const char* name :
+       {"sm90.wgmma.m64nNk16.f32.bf16.bf16", "sm90.mma.m16n8k16.f16.f16.f16", "sm90.wgmma.m64nNk32.f32.e4m3.e4m3",
+        "sm90.wgmma.m64nNk32.f16.e5m2.e5m2", "sm90.mma.m16n8k32.f16.e4m3.e5m2", "sm90.mma.m16n8k4.f32.tf32.tf32"}) {
+    const Instruction& original = mma::find_instruction(name);
+    const std::vector<DotExperiment> experiments = decisive_experiments(original, probe(original, emulator(original)));
+    const std::vector<std::uint64_t> outputs = emulator(original)(experiments);
+    const auto decides = [&](const auto& change) {
+      Instruction other = original;
+      change(other);
+      return emulator(other)(experiments) != outputs;
+    };
+    INFO(name << ", " << experiments.size() << " experiments");
+    CHECK(experiments.size() < 900);
+    CHECK(decides([](Instruction& x) { --x.fusion.fraction_bits; }));
+    CHECK(decides([](Instruction& x) { ++x.fusion.fraction_bits; }));
+    CHECK(decides([](Instruction& x) { x.fusion.mantissa_bits -= 1; }));
+    CHECK(decides([&](Instruction& x) {
+      const bool cuts = original.fusion.rounding == mma::Rounding::toward_zero;
+      x.fusion.rounding = cuts ? mma::Rounding::nearest_even : mma::Rounding::toward_zero;
+    }));
+    if (original.kind == Kind::interleaved_dot) {
+      CHECK(decides([](Instruction& x) {
+        x.kind = Kind::fused_dot;
+        x.fusion.group = x.k;
+      }));
+    } else {
+      CHECK(decides([](Instruction& x) { x.fusion.group /= 2; }));
+    }
+  }
+}
+
 }  // namespace qattn::gpu
