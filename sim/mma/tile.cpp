@@ -40,7 +40,8 @@ struct TileMultiplication {
   const Instruction& x;
   const OperandStorage& a;
   const OperandStorage& b;
-  Index k0;
+  Index a_k0;  ///< where the slices begin
+  Index b_k0;
   Index steps;
   PathUse use = {};
 
@@ -48,11 +49,9 @@ struct TileMultiplication {
       : x(instruction),
         a(*left.storage_),
         b(*right.storage_),
-        k0(left.k0_),
-        steps((left.k() + instruction.k - 1) / instruction.k),
-        b_k0(right.k0_) {}
-
-  Index b_k0;
+        a_k0(left.k0_),
+        b_k0(right.k0_),
+        steps((left.k() + instruction.k - 1) / instruction.k) {}
 
   std::uint32_t plain_step(Index row, Index column, Index step, std::uint32_t c);
   void plain(CodeTile c);
@@ -84,10 +83,10 @@ std::uint32_t TileMultiplication::plain_step(Index row, Index column, Index step
   const std::size_t scales = x.block == 0 ? 0 : k / static_cast<std::size_t>(x.block);
   DotOperands operands;
   operands.c = c;
-  operands.a = widen(a.codes, row * a.padded_k + k0 + step * x.k, k);
+  operands.a = widen(a.codes, row * a.padded_k + a_k0 + step * x.k, k);
   operands.b = widen(b.codes, column * b.padded_k + b_k0 + step * x.k, k);
   if (scales > 0) {
-    operands.scale_a = widen(a.scales, row * a.scales_per_row() + (k0 + step * x.k) / x.block, scales);
+    operands.scale_a = widen(a.scales, row * a.scales_per_row() + (a_k0 + step * x.k) / x.block, scales);
     operands.scale_b = widen(b.scales, column * b.scales_per_row() + (b_k0 + step * x.k) / x.block, scales);
   }
   return static_cast<std::uint32_t>(dot(x, operands));
@@ -184,7 +183,7 @@ void TileMultiplication::fused_passes(Index row0, Index rows, Index block, Index
   {
     const TowardZero rounding;
     for (Index k = step * x.k; k < (step + 1) * x.k; k += x.fusion.group) {
-      const Index at_a = row0 * a.padded_k + k0 + k;
+      const Index at_a = row0 * a.padded_k + a_k0 + k;
       const Index at_b = (block * b.padded_k + b_k0 + k) * kColumns;
       pass.a = a_value + at_a;
       pass.a_exponent = a_exponent + at_a;
@@ -202,12 +201,12 @@ void TileMultiplication::scaled_pass(Index row0, Index rows, Index block, Index 
   const Index groups = x.k / kScaledGroup;
   const Index a_groups = a.padded_k / kScaledGroup;
   const Index b_groups = b.padded_k / kScaledGroup;
-  const Index a_group = row0 * a_groups + k0 / kScaledGroup + step * groups;
+  const Index a_group = row0 * a_groups + a_k0 / kScaledGroup + step * groups;
   const Index b_group = (block * b_groups + b_k0 / kScaledGroup + step * groups) * kColumns;
   ScaledPass pass{};
   pass.rows = static_cast<std::size_t>(rows);
   pass.groups = static_cast<std::size_t>(groups);
-  pass.a = a.value32.get() + row0 * a.padded_k + k0 + step * x.k;
+  pass.a = a.value32.get() + row0 * a.padded_k + a_k0 + step * x.k;
   pass.a_stride = static_cast<std::size_t>(a.padded_k);
   pass.a_scale = a.scale_value.get() + a_group;
   pass.a_scale_exponent = a.scale_exponent.get() + a_group;
@@ -237,7 +236,7 @@ void TileMultiplication::integer_steps(Index row0, Index rows, Index block) {
   pass.saturate = x.saturate;
   for (Index k = 0; k < steps * x.k; k += depth) {
     pass.depth = static_cast<std::size_t>(std::min(depth, steps * x.k - k));
-    pass.a = a.value32.get() + row0 * a.padded_k + k0 + k;
+    pass.a = a.value32.get() + row0 * a.padded_k + a_k0 + k;
     pass.b = b.value32.get() + (block * b.padded_k + b_k0 + k) * kColumns;
     run(pass);
   }
