@@ -8,33 +8,19 @@
 #include <mutex>
 #include <utility>
 
-#include "attention/pipeline.h"
-#include "attention/reference.h"
 #include "base/error.h"
 #include "base/parallel.h"
 
 namespace qattn::lab {
 namespace {
 
-using attention::Output;
 using attention::Recipe;
-
-/// Two recipes with the same key give the same output.
-std::string key_of(const Recipe& recipe) {
-  std::string key;
-  for (const auto& [name, value] : attention::resolved(recipe)) {
-    if (name != "name" && name != "description" && name != "source") key += fmt::format("{}={}\n", name, value);
-  }
-  return key;
-}
 
 /// The trials of a run with doubles taken out: a measurement is an output compared with a reference.
 struct Plan {
   struct Measurement {
     const Recipe* recipe = nullptr;
     const Recipe* reference = nullptr;  ///< nullptr: float64
-    std::string key;
-    std::string reference_key;
   };
   std::vector<Measurement> measurements;
   std::vector<std::size_t> measurement_of_trial;
@@ -43,115 +29,22 @@ struct Plan {
     std::map<std::pair<std::string, std::string>, std::size_t> known;
     for (const Trial& trial : trials) {
       const Recipe* reference = trial.reference ? &*trial.reference : nullptr;
-      Measurement m{&trial.recipe, reference, key_of(trial.recipe), reference != nullptr ? key_of(*reference) : ""};
-      const auto [entry, is_new] = known.try_emplace({m.key, m.reference_key}, measurements.size());
-      if (is_new) measurements.push_back(std::move(m));
+      const std::string reference_key = reference != nullptr ? recipe_key(*reference) : "";
+      const auto [entry, is_new] = known.try_emplace({recipe_key(trial.recipe), reference_key}, measurements.size());
+      if (is_new) measurements.push_back({&trial.recipe, reference});
       measurement_of_trial.push_back(entry->second);
     }
   }
 };
 
-/// One (call, batch, head) of the set.
-struct Piece {
-  std::size_t call = 0;
-  std::int64_t batch = 0, head = 0;
-};
-
-std::vector<Piece> pieces_of(const DumpSet& dumps) {
-  std::vector<Piece> pieces;
-  for (std::size_t c = 0; c < dumps.calls().size(); ++c) {
-    const SelectedCall& call = dumps.calls()[c];
-    for (std::int64_t batch = 0; batch < call.call->batch; ++batch) {
-      for (std::int64_t head = call.first_head; head < call.last_head; ++head) pieces.push_back({c, batch, head});
-    }
-  }
-  return pieces;
-}
-
-const format::Format& output_format(const Recipe& recipe, const io::AttentionCall& call) {
-  return recipe.o_format != nullptr ? *recipe.o_format : *call.q_format;
-}
-
-/// Outputs of one problem, each computed when first asked for; those that serve as a reference stay.
-class Outputs {
- public:
-  Outputs(const attention::Problem& problem, const format::Format& input) : problem_(problem), input_(input) {}
-
-  Output run(const Recipe& recipe) const { return attention::run_recipe(problem_, recipe, input_); }
-
-  const Output& reference(const Plan::Measurement& m) {
-    const auto found = kept_.find(m.reference_key);
-    if (found != kept_.end()) return found->second;
-    Output output = m.reference == nullptr ? attention::reference_attention(problem_) : run(*m.reference);
-    return kept_.emplace(m.reference_key, std::move(output)).first->second;
-  }
-
- private:
-  const attention::Problem& problem_;
-  const format::Format& input_;
-  std::map<std::string, Output> kept_;
-};
-
-/// Adds o against r; channels that only pad head_dim are left out.
-void absorb(metric::Accuracy& accuracy, const format::Format& format, const MatrixD& o, const MatrixD& r,
-            std::int64_t channels, const metric::Location& origin) {
-  if (format.bits <= 32) {
-    const MatrixF narrow = o.leftCols(channels).cast<float>();
-    accuracy.add(narrow, r.leftCols(channels), origin);
-    return;
-  }
-  for (Eigen::Index row = 0; row < o.rows(); ++row) {
-    for (Eigen::Index column = 0; column < channels; ++column) {
-      accuracy.add(o(row, column), r(row, column), {origin.batch, origin.head, origin.row + row, column});
-    }
-  }
-}
-
-std::vector<metric::Accuracy> measure(const DumpSet& dumps, const Piece& piece, const Plan& plan,
-                                      const std::vector<HeadProblem>& head) {
-  const io::AttentionCall& call = *dumps.calls()[piece.call].call;
-  std::vector<metric::Accuracy> accuracies;
-  for (const Plan::Measurement& m : plan.measurements) accuracies.emplace_back(output_format(*m.recipe, call));
-  for (const HeadProblem& part : head) {
-    Outputs outputs(part.problem, *call.q_format);
-    for (std::size_t i = 0; i < plan.measurements.size(); ++i) {
-      const Plan::Measurement& m = plan.measurements[i];
-      const Output& reference = outputs.reference(m);
-      absorb(accuracies[i], output_format(*m.recipe, call), outputs.run(*m.recipe).o, reference.o,
-             std::min(call.head_dim_original, call.head_dim), {piece.batch, piece.head, part.first_row, 0});
-    }
-  }
-  return accuracies;
-}
-
-Json row_json(const SelectedCall& call, const std::string& file, const Piece* piece, const Trial& trial,
-              const metric::Accuracy& a) {
-  Json row = {{"call", call.call->path}, {"batch", nullptr}, {"head", nullptr}, {"recipe", trial.recipe.name}};
-  if (piece != nullptr) {
-    row["batch"] = piece->batch;
-    row["head"] = piece->head;
-  }
-  row.update(trial.labels);
-  row["reference"] = trial.reference ? trial.reference->name : "float64";
-  row["output"] = "o";
-  row["cos_sim"] = a.cos_sim();
-  row["rel_l1"] = a.rel_l1();
-  row["rmse"] = a.rmse();
-  row["max_abs"] = a.max_abs();
-  row["max_ulp"] = a.max_ulp() ? Json(*a.max_ulp()) : Json();
-  row["p50"] = a.percentile(50);
-  row["p90"] = a.percentile(90);
-  row["p99"] = a.percentile(99);
-  row["p999"] = a.percentile(99.9);
-  row["worst_at"] = location_json(a.worst());
-  row["elements"] = a.count();
-  row["nan_count"] = a.nan_count();
-  row["inf_count"] = a.inf_count();
-  row["bad_reference_count"] = a.bad_reference_count();
-  row["first_bad"] = location_json(a.first_bad());
-  row["evidence"] = attention::accumulator_evidence(trial.recipe);
-  row["file"] = file;
-  return row;
+Json trial_row(const SelectedCall& call, const std::string& file, const Piece* piece, const Trial& trial,
+               const metric::Accuracy& accuracy) {
+  RowIdentity identity{call.call->path, std::nullopt, trial.recipe.name, trial.labels};
+  if (piece != nullptr) identity.batch_and_head = {piece->batch, piece->head};
+  if (trial.reference) identity.reference = trial.reference->name;
+  identity.evidence = attention::accumulator_evidence(trial.recipe);
+  identity.file = file;
+  return row_json(identity, accuracy);
 }
 
 /// Everything that a run gathers; pieces deliver in any order. Accuracies merge to the same bits in any order, rows and
@@ -166,7 +59,7 @@ class Collector {
     const SelectedCall& call = dumps_.calls()[piece.call];
     for (std::size_t t = 0; t < trials_.size(); ++t) {
       const metric::Accuracy& a = accuracies[plan_.measurement_of_trial[t]];
-      rows_[index].push_back(row_json(call, dumps_.files()[call.file], &piece, trials_[t], a));
+      rows_[index].push_back(trial_row(call, dumps_.files()[call.file], &piece, trials_[t], a));
       if (!a.first_bad()) continue;
       bad_[index].push_back({call.label, piece.batch, piece.head, trials_[t].recipe.name, a.nan_count(), a.inf_count(),
                              *a.first_bad(), first_bad_input(head)});
@@ -196,7 +89,7 @@ class Collector {
     const SelectedCall& call = dumps_.calls()[c];
     for (std::size_t t = 0; t < trials_.size(); ++t) {
       const metric::Accuracy& a = whole_[c][plan_.measurement_of_trial[t]];
-      result.rows.push_back(row_json(call, dumps_.files()[call.file], nullptr, trials_[t], a));
+      result.rows.push_back(trial_row(call, dumps_.files()[call.file], nullptr, trials_[t], a));
       result.summaries[t].add(a, call.label);
     }
   }
@@ -226,11 +119,6 @@ std::vector<Column> with_labels(std::vector<Column> before, const std::vector<st
 
 }  // namespace
 
-Json location_json(const std::optional<metric::Location>& where) {
-  if (!where) return nullptr;
-  return {{"batch", where->batch}, {"head", where->head}, {"row", where->row}, {"column", where->column}};
-}
-
 RunResult run_trials(const DumpSet& dumps, std::span<const Trial> trials, const RunOptions& options) {
   for (const Trial& trial : trials) attention::validate(trial.recipe);
   const Plan plan(trials);
@@ -242,8 +130,10 @@ RunResult run_trials(const DumpSet& dumps, std::span<const Trial> trials, const 
   parallel_for(total, options.threads, [&](std::int64_t index) {
     if (options.cancelled && options.cancelled()) throw Interrupted();
     const Piece& piece = pieces[static_cast<std::size_t>(index)];
-    const std::vector<HeadProblem> head = dumps.read(dumps.calls()[piece.call], piece.batch, piece.head);
-    collector.deliver(static_cast<std::size_t>(index), piece, measure(dumps, piece, plan, head), head);
+    HeadMeasurement head(dumps, piece);
+    std::vector<metric::Accuracy> accuracies;
+    for (const Plan::Measurement& m : plan.measurements) accuracies.push_back(head.measure(*m.recipe, m.reference));
+    collector.deliver(static_cast<std::size_t>(index), piece, accuracies, head.parts());
     if (!options.progress) return;
     const std::lock_guard lock(progress_mutex);
     options.progress(++done, total);

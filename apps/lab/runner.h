@@ -3,27 +3,17 @@
 
 #include <cstdint>
 #include <functional>
-#include <optional>
 #include <span>
 #include <stdexcept>
 #include <string>
 #include <vector>
 
-#include "attention/recipe.h"
 #include "lab/dump_set.h"
+#include "lab/measurement.h"
 #include "lab/report.h"
 #include "metric/accuracy.h"
 
 namespace qattn::lab {
-
-/// One recipe to run, and what its output is compared with.
-struct Trial {
-  attention::Recipe recipe;
-  /// Compared with this recipe's output; unset: with the float64 reference.
-  std::optional<attention::Recipe> reference = std::nullopt;
-  /// Keys that every row of this trial has after `recipe` ("axis" and "value" of an ablation); an object.
-  Json labels = Json::object();
-};
 
 /// A head's output that has a NaN or Inf.
 struct BadOutput {
@@ -68,9 +58,6 @@ std::vector<std::string> row_keys(const std::vector<std::string>& labels);
 /// Two summary rows a trial, "average" and "worst" over calls (each metric's own worst, its call beside it).
 std::vector<Json> summary_rows(std::span<const Trial> trials, const RunResult& result);
 std::vector<Column> summary_columns(const std::vector<std::string>& labels);
-
-/// {"batch", "head", "row", "column"}, or null.
-Json location_json(const std::optional<metric::Location>& where);
 
 /// "layer_00, batch 0, head 3: the output of sage2-4b has 64 NaN ...", one line.
 std::string describe(const BadOutput& bad);

@@ -13,6 +13,7 @@
 #include "command.h"
 #include "lab/provenance.h"
 #include "options.h"
+#include "progress.h"
 
 namespace {
 
@@ -62,18 +63,21 @@ int run(int argc, char** argv) {
   return action();
 }
 
-/// Ends as the shell expects of a program that Ctrl-C stopped.
+/// Ends as the shell expects of a program that Ctrl-C or SIGTERM stopped: status 130 or 143.
 [[noreturn]] void die_of_interrupt() {
+  const int number = cli::InterruptGuard::received();
   fmt::print(stderr, "qattn: interrupted\n");
-  signal(SIGINT, SIG_DFL);
-  raise(SIGINT);
-  std::_Exit(130);
+  signal(number, SIG_DFL);
+  raise(number);
+  std::_Exit(128 + number);
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
   occupy_closed_descriptors();
+  // A write beyond the limit on a file's size then fails like one on a full disk.
+  signal(SIGXFSZ, SIG_IGN);
   try {
     return run(argc, argv);
   } catch (const lab::Interrupted&) {

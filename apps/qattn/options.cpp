@@ -21,15 +21,6 @@ namespace {
 /// So many outputs that are not finite are told one by one on stderr.
 constexpr std::size_t kToldBadOutputs = 5;
 
-void tell_bad_outputs(const std::vector<lab::BadOutput>& bad) {
-  for (std::size_t i = 0; i < std::min(bad.size(), kToldBadOutputs); ++i) {
-    fmt::print(stderr, "qattn: {}\n", lab::describe(bad[i]));
-  }
-  if (bad.size() > kToldBadOutputs) {
-    fmt::print(stderr, "qattn: {} more outputs with NaN or Inf; the rows locate each\n", bad.size() - kToldBadOutputs);
-  }
-}
-
 }  // namespace
 
 lab::Form OutputOptions::form() const {
@@ -110,6 +101,15 @@ lab::RunResult run_with_progress(const lab::DumpSet& dumps, const std::vector<la
   }
   tell_bad_outputs(result.bad);
   return result;
+}
+
+void tell_bad_outputs(const std::vector<lab::BadOutput>& bad) {
+  for (std::size_t i = 0; i < std::min(bad.size(), kToldBadOutputs); ++i) {
+    fmt::print(stderr, "qattn: {}\n", lab::describe(bad[i]));
+  }
+  if (bad.size() > kToldBadOutputs) {
+    fmt::print(stderr, "qattn: {} more outputs with NaN or Inf; the rows locate each\n", bad.size() - kToldBadOutputs);
+  }
 }
 
 lab::Json run_context(std::string_view command, const lab::DumpSet& dumps, const std::vector<lab::Trial>& trials,

@@ -50,6 +50,9 @@ void add_set_option(CLI::App& command, std::vector<std::string>& settings);
 lab::RunResult run_with_progress(const lab::DumpSet& dumps, const std::vector<lab::Trial>& trials,
                                  const WorkOptions& work, const OutputOptions& output);
 
+/// The first few outputs that are not finite, one line each on stderr.
+void tell_bad_outputs(const std::vector<lab::BadOutput>& bad);
+
 /// Tool, command, inputs, recipes, threads, time, hash of the options.
 lab::Json run_context(std::string_view command, const lab::DumpSet& dumps, const std::vector<lab::Trial>& trials,
                       const WorkOptions& work, double seconds);

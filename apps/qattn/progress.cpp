@@ -14,9 +14,13 @@ constexpr std::chrono::milliseconds kInterval(100);
 
 volatile sig_atomic_t interrupt_requested = 0;
 
-extern "C" void on_interrupt(int) {
-  interrupt_requested = 1;
-  signal(SIGINT, SIG_DFL);
+void set_handlers(void (*handler)(int)) {
+  for (const int number : {SIGINT, SIGTERM}) signal(number, handler);
+}
+
+extern "C" void on_interrupt(int number) {
+  interrupt_requested = number;
+  set_handlers(SIG_DFL);
 }
 
 }  // namespace
@@ -49,11 +53,13 @@ std::string duration_text(double seconds) {
 
 InterruptGuard::InterruptGuard() {
   interrupt_requested = 0;
-  signal(SIGINT, on_interrupt);
+  set_handlers(on_interrupt);
 }
 
-InterruptGuard::~InterruptGuard() { signal(SIGINT, SIG_DFL); }
+InterruptGuard::~InterruptGuard() { set_handlers(SIG_DFL); }
 
 bool InterruptGuard::requested() { return interrupt_requested != 0; }
+
+int InterruptGuard::received() { return interrupt_requested == SIGTERM ? SIGTERM : SIGINT; }
 
 }  // namespace qattn::cli

@@ -30,7 +30,7 @@ class Progress {
 /// "3.2 s", "4 min 10 s", "2 h 5 min".
 std::string duration_text(double seconds);
 
-/// While alive, Ctrl-C sets a flag instead of ending the program; a second Ctrl-C ends it at once.
+/// While alive, Ctrl-C and SIGTERM set a flag instead of ending the program; a second one ends it at once.
 class InterruptGuard {
  public:
   InterruptGuard();
@@ -39,6 +39,8 @@ class InterruptGuard {
   InterruptGuard& operator=(const InterruptGuard&) = delete;
 
   static bool requested();
+  /// The signal that came: SIGINT or SIGTERM.
+  static int received();
 };
 
 }  // namespace qattn::cli

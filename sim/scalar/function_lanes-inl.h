@@ -6,7 +6,7 @@
 #define QATTN_SCALAR_FUNCTION_LANES_INL_H
 #endif
 
-#include "hwy/highway.h"
+#include <hwy/highway.h>
 #include "scalar/constants.h"
 #include "scalar/mufu_lanes-inl.h"
 

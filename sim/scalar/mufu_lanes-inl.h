@@ -6,7 +6,7 @@
 #define QATTN_SCALAR_MUFU_LANES_INL_H
 #endif
 
-#include "hwy/highway.h"
+#include <hwy/highway.h>
 #include "scalar/mufu.h"
 
 HWY_BEFORE_NAMESPACE();

@@ -1,10 +1,10 @@
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "scalar/span.cpp"
-#include "hwy/foreach_target.h"
+#include <hwy/foreach_target.h>
 // After foreach_target.h, as Highway asks for.
 #include "base/error.h"
 #include "base/fp_environment.h"
-#include "hwy/highway.h"
+#include <hwy/highway.h>
 #include "scalar/cast_lanes-inl.h"
 #include "scalar/function_lanes-inl.h"
 #include "scalar/span.h"

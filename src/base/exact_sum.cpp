@@ -41,6 +41,14 @@ void ExactSum::resolve_carries() {
   pending_ = 0;
 }
 
+// Turns a resolved sum into its magnitude; true when it was negative.
+bool ExactSum::make_positive() {
+  if (lanes_[kLanes - 1] >= 0) return false;
+  for (auto& lane : lanes_) lane = -lane;
+  resolve_carries();
+  return true;
+}
+
 void ExactSum::merge(const ExactSum& other) {
   ExactSum addend = other;
   addend.resolve_carries();
@@ -57,14 +65,40 @@ bool ExactSum::operator==(const ExactSum& other) const {
   return a.lanes_ == b.lanes_;
 }
 
+// Sign and first lane, number of lanes, lanes: those of the magnitude from the first to the last that is not zero.
+void ExactSum::save(ByteWriter& bytes) const {
+  ExactSum sum = *this;
+  sum.resolve_carries();
+  const bool negative = sum.make_positive();
+  int first = 0, end = kLanes;
+  while (end > 0 && sum.lanes_[end - 1] == 0) --end;
+  while (first < end && sum.lanes_[first] == 0) ++first;
+  bytes.put_unsigned(static_cast<std::uint64_t>(2 * first + (negative ? 1 : 0)));
+  bytes.put_unsigned(static_cast<std::uint64_t>(end - first));
+  for (int i = first; i < end; ++i) bytes.put_unsigned(static_cast<std::uint64_t>(sum.lanes_[i]));
+}
+
+ExactSum ExactSum::load(ByteReader& bytes) {
+  const std::uint64_t head = bytes.get_unsigned(), count = bytes.get_unsigned(), first = head / 2;
+  const auto lanes = static_cast<std::uint64_t>(kLanes);
+  if (first > lanes || count > lanes - first)
+    throw Error(ErrorKind::input, "stored values are damaged: a sum is too long");
+  ExactSum sum;
+  for (std::uint64_t i = first; i < first + count; ++i) {
+    const std::uint64_t lane = bytes.get_unsigned();
+    if (lane >> (i + 1 < lanes ? 32 : 62) != 0) {
+      throw Error(ErrorKind::input, "stored values are damaged: a sum has a word that is too large");
+    }
+    sum.lanes_[i] = head % 2 != 0 ? -static_cast<std::int64_t>(lane) : static_cast<std::int64_t>(lane);
+  }
+  sum.resolve_carries();
+  return sum;
+}
+
 double ExactSum::value() const {
   ExactSum sum = *this;
   sum.resolve_carries();
-  const bool negative = sum.lanes_[kLanes - 1] < 0;
-  if (negative) {
-    for (auto& lane : sum.lanes_) lane = -lane;
-    sum.resolve_carries();
-  }
+  const bool negative = sum.make_positive();
   const auto& lanes = sum.lanes_;
   int top = kLanes - 1;
   while (top >= 0 && lanes[top] == 0) --top;

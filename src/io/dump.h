@@ -112,21 +112,21 @@ std::unique_ptr<ArrayFile> open_array_file(const std::string& path);
 /// folder holds none.
 std::vector<std::string> dump_files(const std::vector<std::string>& inputs);
 
-/// Writes a dump in the HND layout, one head a chunk. The file appears when commit() returns.
+/// Writes a dump, one head a chunk. The file appears when commit() returns.
 class DumpWriter {
  public:
   /// `attributes` go to the root; `schema` and `layout` are set here.
-  explicit DumpWriter(const std::string& path, const Attributes& attributes = {});
+  explicit DumpWriter(const std::string& path, const Attributes& attributes = {}, Layout layout = Layout::hnd);
 
   /// Starts a call; `attributes` override the root's.
   void begin_call(const std::string& call, const Attributes& attributes = {});
-  /// A dataset that write_head() fills: [B, H, N, D], or [B, H, N] for lse.
+  /// A dataset that write_head() fills: [B, H, N, D], or [B, H, N] for lse, whatever the file's layout.
   void create(const std::string& call, const std::string& dataset, const format::Format& format,
               const std::vector<std::int64_t>& shape);
   /// `head_tensor` is [N, D] (or [N]) in the dataset's format.
   void write_head(const std::string& call, const std::string& dataset, std::int64_t batch, std::int64_t head,
                   const Tensor& head_tensor);
-  /// create() and all heads at once; also for arrays of other shapes (an additive mask, q_descale).
+  /// A whole array in the file's own layout; also for arrays of other shapes (an additive mask, q_descale).
   void write(const std::string& call, const std::string& dataset, const Tensor& tensor);
   void write_boolean_mask(const std::string& call, const std::vector<std::int64_t>& shape,
                           const std::vector<std::uint8_t>& attend);
@@ -138,6 +138,7 @@ class DumpWriter {
 
  private:
   Hdf5Writer writer_;
+  Layout layout_;
 };
 
 }  // namespace qattn::io

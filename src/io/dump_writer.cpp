@@ -8,7 +8,13 @@ namespace {
 /// HDF5 allows no chunk of 4 GiB or more, and a chunk is held in memory as a whole.
 constexpr std::int64_t kLargestChunkBytes = std::int64_t{1} << 30;
 
-/// One head a chunk: the last two dimensions of [B, H, N, D], the last of [B, H, N].
+/// [B, H, N, D] as `layout` has it in the file; shapes without D (lse) have one order only.
+std::vector<std::int64_t> in_file_order(std::vector<std::int64_t> sizes, Layout layout) {
+  if (layout == Layout::nhd && sizes.size() == 4) std::swap(sizes[1], sizes[2]);
+  return sizes;
+}
+
+/// One head a chunk: the last two dimensions of [B, H, N, D], the last of [B, H, N]; all of another array.
 std::vector<std::int64_t> head_chunk(const std::vector<std::int64_t>& shape, std::size_t element_bytes) {
   std::vector<std::int64_t> chunk = shape;
   const std::size_t leading = shape.size() >= 3 ? 2 : 0;
@@ -30,8 +36,10 @@ std::string inside(const std::string& call, const std::string& dataset) {
 
 }  // namespace
 
-DumpWriter::DumpWriter(const std::string& path, const Attributes& attributes) : writer_(path) {
-  const Attributes fixed = {{"schema", std::string(kDumpSchema)}, {"layout", std::string("HND")}};
+DumpWriter::DumpWriter(const std::string& path, const Attributes& attributes, Layout layout)
+    : writer_(path), layout_(layout) {
+  const std::string layout_name = layout == Layout::hnd ? "HND" : "NHD";
+  const Attributes fixed = {{"schema", std::string(kDumpSchema)}, {"layout", layout_name}};
   writer_.set_attributes("", override_attributes(attributes, fixed));
 }
 
@@ -42,7 +50,8 @@ void DumpWriter::begin_call(const std::string& call, const Attributes& attribute
 
 void DumpWriter::create(const std::string& call, const std::string& dataset, const format::Format& format,
                         const std::vector<std::int64_t>& shape) {
-  writer_.create_dataset(inside(call, dataset), format, shape, head_chunk(shape, code_bytes(format)));
+  writer_.create_dataset(inside(call, dataset), format, in_file_order(shape, layout_),
+                         in_file_order(head_chunk(shape, code_bytes(format)), layout_));
 }
 
 void DumpWriter::write_head(const std::string& call, const std::string& dataset, std::int64_t batch, std::int64_t head,
@@ -50,11 +59,12 @@ void DumpWriter::write_head(const std::string& call, const std::string& dataset,
   std::vector<std::int64_t> start = {batch, head}, count = {1, 1};
   start.resize(2 + head_tensor.shape.size(), 0);
   count.insert(count.end(), head_tensor.shape.begin(), head_tensor.shape.end());
-  writer_.write(inside(call, dataset), start, count, head_tensor.codes);
+  writer_.write(inside(call, dataset), in_file_order(start, layout_), in_file_order(count, layout_), head_tensor.codes);
 }
 
 void DumpWriter::write(const std::string& call, const std::string& dataset, const Tensor& tensor) {
-  create(call, dataset, *tensor.format, tensor.shape);
+  const std::vector<std::int64_t> chunk = head_chunk(in_file_order(tensor.shape, layout_), tensor.element_bytes());
+  writer_.create_dataset(inside(call, dataset), *tensor.format, tensor.shape, in_file_order(chunk, layout_));
   writer_.write(inside(call, dataset), std::vector<std::int64_t>(tensor.shape.size(), 0), tensor.shape, tensor.codes);
 }
 

@@ -51,6 +51,26 @@ std::uint64_t ulp_distance(const format::Format& format, double o, double r) {
   return difference(a, b);
 }
 
+[[noreturn]] void fail_load(const char* reason) {
+  throw Error(ErrorKind::input, std::string("stored values are damaged: ") + reason);
+}
+
+std::int64_t load_count(ByteReader& bytes) {
+  const std::uint64_t count = bytes.get_unsigned();
+  if (count >> 62 != 0) fail_load("a count is too large");
+  return static_cast<std::int64_t>(count);
+}
+
+void save_location(const Location& where, ByteWriter& bytes) {
+  for (const std::int64_t x : {where.batch, where.head, where.row, where.column}) bytes.put_signed(x);
+}
+
+Location load_location(ByteReader& bytes) {
+  Location where;
+  for (std::int64_t* x : {&where.batch, &where.head, &where.row, &where.column}) *x = bytes.get_signed();
+  return where;
+}
+
 }  // namespace
 
 void ErrorHistogram::add(double magnitude) {
@@ -80,6 +100,32 @@ double ErrorHistogram::percentile(double p) const {
   if (bin == bins_.size() - 1) return kInf;
   const int upper = static_cast<int>(bin);
   return std::ldexp(1 + static_cast<double>(upper % kParts) / kParts, kLowestExponent + upper / kParts);
+}
+
+// The number of bins that are not empty; for each its distance from the bin after the last such one, and its count.
+void ErrorHistogram::save(ByteWriter& bytes) const {
+  bytes.put_unsigned(
+      static_cast<std::uint64_t>(std::count_if(bins_.begin(), bins_.end(), [](auto n) { return n != 0; })));
+  std::size_t next = 0;
+  for (std::size_t i = 0; i < bins_.size(); ++i) {
+    if (bins_[i] == 0) continue;
+    bytes.put_unsigned(i - next);
+    bytes.put_unsigned(static_cast<std::uint64_t>(bins_[i]));
+    next = i + 1;
+  }
+}
+
+ErrorHistogram ErrorHistogram::load(ByteReader& bytes) {
+  ErrorHistogram histogram;
+  std::size_t next = 0;
+  for (std::uint64_t left = bytes.get_unsigned(); left > 0; --left) {
+    const std::uint64_t gap = bytes.get_unsigned();
+    if (gap >= histogram.bins_.size() - next) fail_load("a histogram has too many bins");
+    next += gap;
+    histogram.bins_[next] = load_count(bytes);
+    histogram.count_ += histogram.bins_[next++];
+  }
+  return histogram;
 }
 
 Accuracy::Accuracy(const format::Format& output_format) : output_format_(&output_format) {}
@@ -187,6 +233,38 @@ bool Accuracy::operator==(const Accuracy& other) const {
          histogram_ == other.histogram_ && finite_ == other.finite_ && nan_ == other.nan_ && inf_ == other.inf_ &&
          bad_reference_ == other.bad_reference_ && max_abs_ == other.max_abs_ && worst_ == other.worst_ &&
          max_ulp_ == other.max_ulp_ && first_bad_ == other.first_bad_;
+}
+
+void Accuracy::save(ByteWriter& bytes) const {
+  bytes.put_text(output_format_->name);
+  for (const ExactSum* sum : {&dot_, &o_squared_, &r_squared_, &r_magnitude_, &error_magnitude_, &error_squared_}) {
+    sum->save(bytes);
+  }
+  histogram_.save(bytes);
+  for (const std::int64_t count : {nan_, inf_, bad_reference_}) bytes.put_unsigned(static_cast<std::uint64_t>(count));
+  bytes.put_double(max_abs_);
+  save_location(worst_, bytes);
+  bytes.put_unsigned(max_ulp_);
+  bytes.put_unsigned(first_bad_ ? 1 : 0);
+  if (first_bad_) save_location(*first_bad_, bytes);
+}
+
+Accuracy Accuracy::load(ByteReader& bytes) {
+  const format::Format* format = format::find_or_null(bytes.get_text());
+  if (format == nullptr) fail_load("a number format is unknown");
+  Accuracy a(*format);
+  for (ExactSum* sum :
+       {&a.dot_, &a.o_squared_, &a.r_squared_, &a.r_magnitude_, &a.error_magnitude_, &a.error_squared_}) {
+    *sum = ExactSum::load(bytes);
+  }
+  a.histogram_ = ErrorHistogram::load(bytes);
+  a.finite_ = a.histogram_.count();
+  for (std::int64_t* count : {&a.nan_, &a.inf_, &a.bad_reference_}) *count = load_count(bytes);
+  a.max_abs_ = bytes.get_double();
+  a.worst_ = load_location(bytes);
+  a.max_ulp_ = bytes.get_unsigned();
+  if (bytes.get_unsigned() != 0) a.first_bad_ = load_location(bytes);
+  return a;
 }
 
 bool MetricSummary::is_worse(double value, std::string_view call) const {

@@ -10,6 +10,7 @@
 #include <string>
 #include <string_view>
 
+#include "base/byte_stream.h"
 #include "base/exact_sum.h"
 #include "format/format.h"
 #include "tensor/matrix.h"
@@ -37,6 +38,9 @@ class ErrorHistogram {
   /// Throws Error(usage) for another p.
   double percentile(double p) const;
   bool operator==(const ErrorHistogram&) const = default;
+
+  void save(ByteWriter& bytes) const;
+  static ErrorHistogram load(ByteReader& bytes);
 
  private:
   static constexpr int kLowestExponent = -96;
@@ -89,6 +93,11 @@ class Accuracy {
   double percentile(double p) const;
 
   bool operator==(const Accuracy& other) const;
+
+  /// Everything, exactly, in a kilobyte or so: what is loaded merges and reads like what was saved. Equal accuracies
+  /// give equal bytes, on every machine. load() throws Error(input) for bytes that save() does not make.
+  void save(ByteWriter& bytes) const;
+  static Accuracy load(ByteReader& bytes);
 
  private:
   bool usable() const { return finite_ > 0 && !first_bad_; }

@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "matrix.h"
 #include "number_set.h"
 
 namespace oracle {
@@ -96,9 +97,8 @@ inline double accumulate(const Accumulator& how, double start, const std::vector
                          const std::vector<double>& b, int smallest_a, int smallest_b) {
   const std::size_t n = a.size();
   if (how.sum == Sum::exact) {
-    // 64 bits hold these sums of products of narrow numbers without a rounding.
-    long double sum = start;
-    for (std::size_t i = 0; i < n; ++i) sum += static_cast<long double>(a[i]) * b[i];
+    Wide sum = wide(start);
+    for (std::size_t i = 0; i < n; ++i) sum += wide(a[i]) * wide(b[i]);
     return static_cast<double>(sum);
   }
   if (how.sum == Sum::f32_chain) {

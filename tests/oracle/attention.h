@@ -83,8 +83,8 @@ inline Matrix token_means(const Matrix& x, int block, const Rounder& round) {
         means(r, c) = means(first, c);
         continue;
       }
-      long double sum = 0;
-      for (int t = first; t < last; ++t) sum += x(t, c);
+      Wide sum = 0;
+      for (int t = first; t < last; ++t) sum += wide(x(t, c));
       means(r, c) = round(static_cast<double>(sum / (last - first)));
     }
   }
@@ -104,8 +104,8 @@ inline std::vector<double> row_of(const Matrix& m, int row) {
 }
 
 inline double exact_dot(const std::vector<double>& a, const std::vector<double>& b) {
-  long double sum = 0;
-  for (std::size_t i = 0; i < a.size(); ++i) sum += static_cast<long double>(a[i]) * b[i];
+  Wide sum = 0;
+  for (std::size_t i = 0; i < a.size(); ++i) sum += wide(a[i]) * wide(b[i]);
   return static_cast<double>(sum);
 }
 
@@ -223,24 +223,25 @@ inline std::vector<double> tiled_row(const Options& o, const Prepared& prepared,
   return row.o;
 }
 
-/// The whole row's maximum first, then P, then O: long double sums, no rounding but P's own.
+/// The whole row's maximum first, then P, then O: wide sums, no rounding but P's own.
 inline std::vector<double> whole_row(const Options& o, const Prepared& prepared, const std::vector<double>& scores) {
-  const double max = *std::max_element(scores.begin(), scores.end());
+  const Wide max = wide(*std::max_element(scores.begin(), scores.end()));
+  const Wide p_scale = wide(p_scale_of(o));
   std::vector<double> weights;
-  long double sum = 0;
+  Wide sum = 0;
   for (const double s : scores) {
-    const long double weight = std::exp(static_cast<long double>(s) - max);
+    const Wide weight = std::exp(wide(s) - max);
     sum += weight;
-    const double scaled = static_cast<double>(weight * p_scale_of(o));
+    const double scaled = static_cast<double>(weight * p_scale);
     weights.push_back(o.p != nullptr ? o.p->nearest(scaled) : scaled);
   }
   std::vector<double> out;
   for (int c = 0; c < prepared.v.codes.columns; ++c) {
-    long double total = 0;
+    Wide total = 0;
     for (std::size_t j = 0; j < weights.size(); ++j)
-      total += static_cast<long double>(weights[j]) * prepared.v.codes(static_cast<int>(j), c);
-    const long double normal = total / (sum * p_scale_of(o)) * prepared.v.scales(0, c);
-    out.push_back(static_cast<double>(normal + prepared.v_means(0, c)));
+      total += wide(weights[j]) * wide(prepared.v.codes(static_cast<int>(j), c));
+    const Wide normal = total / (sum * p_scale) * wide(prepared.v.scales(0, c));
+    out.push_back(static_cast<double>(normal + wide(prepared.v_means(0, c))));
   }
   return out;
 }
@@ -264,13 +265,13 @@ inline Matrix attention(const Options& o, const Head& head) {
 
 /// CosSim, relative L1 and RMSE of any number of heads, flattened to one vector.
 struct Errors {
-  long double product = 0, square = 0, reference_square = 0, difference = 0, reference = 0, difference_square = 0;
-  long double count = 0;
+  Wide product = 0, square = 0, reference_square = 0, difference = 0, reference = 0, difference_square = 0;
+  Wide count = 0;
 
   void add(const Matrix& output, const Matrix& exact) {
     for (std::size_t i = 0; i < output.elements.size(); ++i) {
-      const long double o = output.elements[i];
-      const long double r = exact.elements[i];
+      const Wide o = wide(output.elements[i]);
+      const Wide r = wide(exact.elements[i]);
       product += o * r;
       square += o * o;
       reference_square += r * r;

@@ -6,6 +6,10 @@
 
 namespace oracle {
 
+/// Sums are kept in 64 bits, which hold those of narrow numbers exactly.
+using Wide = long double;
+inline Wide wide(double x) { return static_cast<Wide>(x); }
+
 struct Matrix {
   int rows = 0;
   int columns = 0;

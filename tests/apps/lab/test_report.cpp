@@ -67,8 +67,8 @@ TEST_CASE("Markdown and LaTeX escape their own characters") {
   Report report = sample();
   report.rows[0]["call"] = "a|b_c%";
   CHECK(render(report, Form::markdown) ==
-        "| call    | head | CosSim | paper |\n"
-        "|---------|-----:|-------:|------:|\n"
+        "| call   | head | CosSim | paper |\n"
+        "|--------|-----:|-------:|------:|\n"
         "| a\\|b_c% |    0 | 0.5000 | 0.125 |\n"
         "| b, \"x\" |    - | 0.3333 |     - |\n"
         "\n- 50 % done\n");

@@ -85,7 +85,7 @@ TEST_CASE("The readable table, Markdown and LaTeX have the rows, the summary and
   CHECK(run(folder, command + " --latex").out.find("\\toprule") != std::string::npos);
 }
 
-TEST_CASE("--output writes the file in one step, in the form that its ending names") {
+TEST_CASE("the option --output writes the file in one step, in the form that its ending names") {
   const ScratchFolder folder;
   write_tiny_dump(folder / "a.h5", {"layer_00"});
   const Outcome outcome = run(folder, "run " + folder / "a.h5" + " --recipe exact --output " + folder / "rows.json");

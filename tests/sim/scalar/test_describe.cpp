@@ -114,7 +114,7 @@ TEST_CASE("the largest errors of a block are those of its single results") {
   CHECK(errors.subnormal.inputs == 2 * (in_range - ordinary));
 }
 
-TEST_CASE("the errors of ex2 over [1, 2) in block 0x3F, every input, agree with those of single results") {
+TEST_CASE("the errors of ex2 from 1 to 2 in block 0x3F, every input, agree with those of single results") {
   const UlpErrors errors = ulp_errors_of_block(find("ex2.approx.ftz.f32"), 0x3F);
   CHECK(errors.normal.inputs == 1u << 24);
   CHECK(errors.subnormal.inputs == 0);

@@ -6,6 +6,7 @@
 #include <limits>
 #include <vector>
 
+#include "base/byte_stream.h"
 #include "base/error.h"
 #include "base/exact_sum.h"
 #include "base/random.h"
@@ -94,4 +95,44 @@ TEST_CASE("ExactSum does not depend on order or partition, past many carries") {
     CHECK(total == forward);
     CHECK(std::bit_cast<std::uint64_t>(total.value()) == std::bit_cast<std::uint64_t>(forward.value()));
   }
+}
+
+TEST_CASE("A sum that is saved and loaded goes on as if nothing had happened; equal sums have equal bytes") {
+  for (const int count : {0, 1, 2, 7, 5000}) {
+    for (const bool negative : {false, true}) {
+      qattn::ExactSum sum, reversed;
+      for (int i = 0; i < count; ++i) {
+        const double x = random_double(50, static_cast<std::uint64_t>(i), -1074, 1023);
+        sum.add(negative ? -std::fabs(x) : x);
+      }
+      for (int i = count; i-- > 0;) {
+        const double x = random_double(50, static_cast<std::uint64_t>(i), -1074, 1023);
+        reversed.add(negative ? -std::fabs(x) : x);
+      }
+      qattn::ByteWriter bytes, again;
+      sum.save(bytes);
+      reversed.save(again);
+      CHECK(bytes.bytes() == again.bytes());
+      qattn::ByteReader reader(bytes.bytes());
+      qattn::ExactSum loaded = qattn::ExactSum::load(reader);
+      CHECK(reader.at_end());
+      CHECK(loaded == sum);
+      loaded.add(0.1);
+      sum.add(0.1);
+      CHECK(std::bit_cast<std::uint64_t>(loaded.value()) == std::bit_cast<std::uint64_t>(sum.value()));
+      for (std::size_t cut = 0; cut < bytes.bytes().size(); ++cut) {
+        qattn::ByteReader truncated(std::string_view(bytes.bytes()).substr(0, cut));
+        CHECK_THROWS_AS(qattn::ExactSum::load(truncated), qattn::Error);
+      }
+    }
+  }
+}
+
+TEST_CASE("A small sum takes few bytes, a negative one too") {
+  qattn::ExactSum sum;
+  sum.add(-1.5);
+  sum.add(-0.25);
+  qattn::ByteWriter bytes;
+  sum.save(bytes);
+  CHECK(bytes.bytes().size() <= 8);
 }

@@ -343,3 +343,54 @@ TEST_CASE("One call without a value makes average and worst NaN and is named") {
   ties.add(1, "a");
   CHECK(ties.worst_call() == "a");
 }
+
+TEST_CASE("An accuracy that is saved and loaded is the same, merges alike, and has the same bytes for every order") {
+  std::vector<Pair> data = pairs(3000, 21);
+  const auto check = [&] {
+    const Accuracy accuracy = accumulate(data);
+    ByteWriter bytes;
+    accuracy.save(bytes);
+    CHECK(bytes.bytes().size() < 2000);
+    ByteReader reader(bytes.bytes());
+    Accuracy loaded = Accuracy::load(reader);
+    CHECK(reader.at_end());
+    CHECK(loaded == accuracy);
+    Accuracy both = accumulate(pairs(500, 22)), expected = both;
+    both.merge(loaded);
+    expected.merge(accuracy);
+    CHECK(both == expected);
+    CHECK(std::bit_cast<std::uint64_t>(both.rmse()) == std::bit_cast<std::uint64_t>(expected.rmse()));
+    std::reverse(data.begin(), data.end());
+    ByteWriter reversed;
+    accumulate(data).save(reversed);
+    CHECK(reversed.bytes() == bytes.bytes());
+  };
+  check();
+  data[100].o = kNaN;
+  data[200].r = kInf;
+  check();
+  data.clear();
+  check();
+}
+
+TEST_CASE("Saved bytes that are cut off or damaged are refused or read as something else, never a crash") {
+  ByteWriter bytes;
+  accumulate(pairs(200, 23)).save(bytes);
+  const std::string& whole = bytes.bytes();
+  for (std::size_t cut = 0; cut < whole.size(); ++cut) {
+    ByteReader reader(std::string_view(whole).substr(0, cut));
+    CHECK_THROWS_AS(Accuracy::load(reader), Error);
+  }
+  std::size_t refused = 0;
+  for (std::size_t i = 0; i < whole.size(); ++i) {
+    std::string damaged = whole;
+    damaged[i] = static_cast<char>(damaged[i] ^ 0x80);
+    ByteReader reader(damaged);
+    try {
+      Accuracy::load(reader);
+    } catch (const Error&) {
+      ++refused;
+    }
+  }
+  CHECK(refused > whole.size() / 10);
+}

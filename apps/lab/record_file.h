@@ -1,0 +1,53 @@
+// An append-only file of checksummed records: what a kill at any moment leaves can be read and gone on with.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace qattn::lab {
+
+/// A file of records, opened and locked for this process alone. It begins with the line "QATTNJ1"; a record is its
+/// length and its CRC-32 (of length and content), 4 bytes each, lowest first, then its content. Each record is on the
+/// disk when append() returns. A record that is cut off or damaged ends the file: it and what follows are dropped when
+/// the next record is written.
+class RecordFile {
+ public:
+  /// Opens `path`, or makes it. Throws Error(input) when it cannot be, when another process holds it, or when it is a
+  /// file of another kind.
+  explicit RecordFile(const std::string& path);
+  ~RecordFile();
+  RecordFile(const RecordFile&) = delete;
+  RecordFile& operator=(const RecordFile&) = delete;
+
+  const std::string& path() const { return path_; }
+  /// The contents of the whole records that were there when the file was opened, in order.
+  const std::vector<std::string>& records() const { return records_; }
+  /// Bytes behind them that are no whole record.
+  std::uint64_t dropped_bytes() const { return dropped_; }
+
+  /// May be called from several threads. Throws Error(input) that names the reason when the record cannot be written;
+  /// the file then ends with the record before it.
+  void append(std::string_view record);
+  /// Makes the file empty.
+  void clear();
+  /// Deletes the file. Nothing may be appended afterwards.
+  void remove();
+
+ private:
+  void open_and_lock();
+  void read_records();
+  [[noreturn]] void fail(int error) const;
+
+  std::string path_;
+  int descriptor_ = -1;
+  std::uint64_t end_ = 0;  ///< behind the last whole record
+  std::vector<std::string> records_;
+  std::uint64_t dropped_ = 0;
+  std::mutex mutex_;
+};
+
+}  // namespace qattn::lab

@@ -1,0 +1,194 @@
+// Cells, journal, results file.
+#include "lab/sweep.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <atomic>
+#include <filesystem>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <thread>
+
+#include "base/error.h"
+#include "base/parallel.h"
+#include "lab/provenance.h"
+#include "lab/results_file.h"
+#include "lab/results_journal.h"
+
+namespace qattn::lab {
+namespace {
+
+/// Who measures: the provenance of this run.
+Json source_of(std::span<const Trial> trials, int threads) {
+  Json source = tool_context();
+  source["threads"] = threads > 0 ? threads : static_cast<int>(std::thread::hardware_concurrency());
+  std::set<std::uint64_t> seeds;
+  for (const Trial& trial : trials) seeds.insert(trial.recipe.rotation_seed);
+  source["seed"] = fmt::format("rotation_seed {}", fmt::join(seeds, ", "));
+  return source;
+}
+
+/// The results that the file at `output` holds, under the plan's lists, when they are of this configuration and
+/// complete; else nothing. Throws when the file is of another configuration.
+std::optional<Results> finished_results(const SweepPlan& plan, const std::string& output) {
+  if (!std::filesystem::exists(output)) return std::nullopt;
+  check_replaceable(output);
+  const Results found = read_results(output);
+  if (configuration_hash(found, cell_ids(found)) != plan.configuration) {
+    throw Error(ErrorKind::usage,
+                fmt::format("{}: holds the results of another configuration or of other inputs; choose "
+                            "another output, or replace it with --restart",
+                            output));
+  }
+  Results results = plan.results;
+  take_cells(results, found);
+  return results;
+}
+
+/// The cells of one (call, batch, head) that are missing.
+struct Work {
+  Piece piece;
+  std::vector<std::size_t> recipes;
+};
+
+std::vector<Work> missing_work(const SweepPlan& plan, const Results& results) {
+  std::vector<Work> work;
+  for (const CellId& id : plan.cells) {
+    if (results.cells.contains(id)) continue;
+    const bool same = !work.empty() && work.back().piece.call == id.call && work.back().piece.batch == id.batch &&
+                      work.back().piece.head == id.head;
+    if (!same) work.push_back({{id.call, id.batch, id.head}, {}});
+    work.back().recipes.push_back(id.recipe);
+  }
+  return work;
+}
+
+class Engine {
+ public:
+  Engine(const DumpSet& dumps, std::span<const Trial> trials, const SweepOptions& options, Results& results,
+         ResultsJournal& journal)
+      : dumps_(dumps), trials_(trials), options_(options), results_(results), journal_(journal) {
+    std::map<std::string, std::size_t> first;
+    for (std::size_t t = 0; t < trials.size(); ++t) {
+      twin_.push_back(first.try_emplace(recipe_key(trials[t].recipe), t).first->second);
+    }
+  }
+
+  void run(const std::vector<Work>& work) {
+    for (const Work& w : work) total_ += static_cast<std::int64_t>(w.recipes.size());
+    parallel_for(static_cast<std::int64_t>(work.size()), options_.threads, [&](std::int64_t i) {
+      if (failed_) return;
+      try {
+        measure(work[static_cast<std::size_t>(i)]);
+      } catch (...) {
+        failed_ = true;
+        throw;
+      }
+    });
+  }
+
+ private:
+  void measure(const Work& work) {
+    std::optional<HeadMeasurement> head;
+    std::map<std::size_t, Cell> done;
+    for (const std::size_t recipe : work.recipes) {
+      if (failed_) return;
+      if (options_.cancelled && options_.cancelled()) throw Interrupted();
+      const auto known = done.find(twin_[recipe]);
+      if (known == done.end()) {
+        if (!head) head.emplace(dumps_, work.piece);
+        done[twin_[recipe]] = cell_of(*head, trials_[recipe].recipe);
+      }
+      deliver({work.piece.call, work.piece.batch, work.piece.head, recipe}, done[twin_[recipe]]);
+    }
+  }
+
+  Cell cell_of(HeadMeasurement& head, const attention::Recipe& recipe) const {
+    const metric::Accuracy accuracy = head.measure(recipe);
+    return make_cell(journal_.source(), accuracy, accuracy.first_bad() ? first_bad_input(head.parts()) : "");
+  }
+
+  void deliver(const CellId& id, const Cell& cell) {
+    journal_.append(id, cell);
+    const std::lock_guard lock(mutex_);
+    results_.cells.emplace(id, cell);
+    ++done_;
+    if (options_.progress) options_.progress(done_, total_);
+  }
+
+  const DumpSet& dumps_;
+  std::span<const Trial> trials_;
+  const SweepOptions& options_;
+  Results& results_;
+  ResultsJournal& journal_;
+  std::vector<std::size_t> twin_;  ///< the first trial with the same keys
+  std::mutex mutex_;
+  std::atomic<bool> failed_ = false;
+  std::int64_t done_ = 0, total_ = 0;
+};
+
+void measure_missing(const DumpSet& dumps, std::span<const Trial> trials, const SweepPlan& plan,
+                     const SweepOptions& options, Results& results, ResultsJournal& journal) {
+  try {
+    Engine(dumps, trials, options, results, journal).run(missing_work(plan, results));
+  } catch (const Error& e) {
+    throw Error(e.kind(), fmt::format("{} ({} of {} cells are kept in {}; the same command goes on with them)",
+                                      e.what(), results.cells.size(), plan.cells.size(), journal_path(options.output)));
+  }
+}
+
+}  // namespace
+
+std::string journal_path(const std::string& output) { return output + ".journal"; }
+
+SweepPlan plan_sweep(const DumpSet& dumps, std::span<const Trial> trials) {
+  SweepPlan plan;
+  plan.results = planned_results(dumps, trials);
+  for (const Piece& piece : pieces_of(dumps)) {
+    for (std::size_t t = 0; t < trials.size(); ++t) plan.cells.push_back({piece.call, piece.batch, piece.head, t});
+  }
+  plan.configuration = configuration_hash(plan.results, plan.cells);
+  return plan;
+}
+
+std::size_t count_finished(const SweepPlan& plan, const std::string& output) {
+  if (finished_results(plan, output)) return plan.cells.size();
+  return finished_cells(journal_path(output), plan.results, plan.configuration);
+}
+
+Results run_sweep(const DumpSet& dumps, std::span<const Trial> trials, const SweepPlan& plan,
+                  const SweepOptions& options) {
+  const auto remark = [&](const std::string& text) {
+    if (options.remark && !text.empty()) options.remark(text);
+  };
+  const std::string journal_file = journal_path(options.output);
+  const auto finished = [&] { return options.restart ? std::nullopt : finished_results(plan, options.output); };
+  check_replaceable(options.output);
+  std::optional<Results> complete = finished();
+  if (!complete || std::filesystem::exists(journal_file)) {
+    Results results = plan.results;
+    ResultsJournal journal(journal_file, results, plan.configuration, source_of(trials, options.threads),
+                           options.restart);
+    remark(journal.note());
+    // Looked at again under the journal's lock: another sweep may have just ended.
+    complete = finished();
+    if (!complete) {
+      if (!results.cells.empty()) {
+        remark(fmt::format("{}: {} of {} cells are done, going on", journal_file, results.cells.size(),
+                           plan.cells.size()));
+      }
+      measure_missing(dumps, trials, plan, options, results, journal);
+      write_results(options.output, results);
+      journal.remove();
+      return results;
+    }
+    journal.remove();
+  }
+  remark(fmt::format("{}: complete, nothing is measured", options.output));
+  return std::move(*complete);
+}
+
+}  // namespace qattn::lab
