@@ -201,7 +201,7 @@ TEST_CASE("A full disk is status 3 and keeps the finished cells; another sweep o
   CHECK(json_of(finished)["context"]["cells_measured_now"] == 120 - kept);
 }
 
-TEST_CASE("--dry-run prints cells, cost and memory and writes nothing") {
+TEST_CASE("a sweep's --dry-run prints cells, cost and memory and writes nothing") {
   const ScratchFolder folder;
   const Sweep sweep(folder);
   const std::size_t before = folder.entries();
@@ -245,7 +245,7 @@ TEST_CASE("The rows have the contract's keys in every form; --output names resul
   CHECK(std::filesystem::exists(folder / "other.h5"));
 }
 
-TEST_CASE("--merge joins shards to the rows of the whole, and refuses what does not fit") {
+TEST_CASE("a sweep's --merge joins shards to the rows of the whole, and refuses what does not fit") {
   const ScratchFolder folder;
   const Sweep sweep(folder);
   const auto shard = [&](const char* name, const char* heads) {
