@@ -2,14 +2,17 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <atomic>
-#include <list>
+#include <memory>
 #include <regex>
 
 #include "base/error.h"
 #include "base/parallel.h"
+#include "io/instruction_digests.h"
 #include "io/vectors.h"
 #include "lab/runner.h"
+#include "mma/digest.h"
 #include "mma/replay.h"
 #include "scalar/digest.h"
 #include "scalar/replay.h"
@@ -35,10 +38,79 @@ Json row_of(std::string_view case_name, std::string_view kind, std::string_view 
 /// One file under check; collects into the result.
 class FileCheck {
  public:
-  FileCheck(const std::string& file, const CheckOptions& options, CheckResult& result)
-      : reader_(file), options_(options), result_(result), filter_(options.cases, std::regex::ECMAScript) {}
+  FileCheck(const CheckOptions& options, CheckResult& result) : options_(options), result_(result) {}
+  virtual ~FileCheck() = default;
 
-  std::vector<std::string> selected() const {
+  /// The names of the cases that the options ask for.
+  virtual std::vector<std::string> selected() const = 0;
+  virtual void run(const std::string& name) = 0;
+
+ protected:
+  const CheckOptions& options() const { return options_; }
+
+  /// Adds a row; a failed one with the detail of its first difference.
+  void finish(const std::string& file, Json row, const std::string& detail) {
+    if (row["mismatches"] != 0) {
+      result_.passed = false;
+      result_.details.push_back(fmt::format("{}: {} ({}): {} of {} differ; the first: {}", file,
+                                            row["case"].get<std::string>(), row["name"].get<std::string>(),
+                                            row["mismatches"].get<std::uint64_t>(),
+                                            row["elements"].get<std::uint64_t>(), detail));
+    }
+    result_.rows.push_back(std::move(row));
+  }
+
+ private:
+  const CheckOptions& options_;
+  CheckResult& result_;
+};
+
+/// Digests of instructions: an element is a block of 2^20 outputs.
+class InstructionDigestFile : public FileCheck {
+ public:
+  InstructionDigestFile(const std::string& file, const CheckOptions& options, CheckResult& result)
+      : FileCheck(options, result), file_(file), filter_(options.cases), cases_(io::read_instruction_digests(file)) {}
+
+  std::vector<std::string> selected() const override {
+    std::vector<std::string> names;
+    for (const io::InstructionDigestCase& recorded : cases_) {
+      if (std::regex_search(recorded.name, filter_)) names.push_back(recorded.name);
+    }
+    return names;
+  }
+
+  void run(const std::string& name) override {
+    const auto found = std::find_if(cases_.begin(), cases_.end(), [&](const auto& c) { return c.name == name; });
+    const mma::InstructionDigest digest{found->instruction, static_cast<std::uint64_t>(found->seed),
+                                        mma::parse_family_blocks(found->families), found->sums};
+    std::int64_t done = 0;
+    const auto total = static_cast<std::int64_t>(digest.sums.size());
+    const std::vector<mma::DigestMismatch> wrong = mma::check_digest(digest, options().threads, [&] {
+      if (options().progress) options().progress(++done, total);
+    });
+    Json row = row_of(name, "instruction", found->instruction, "digest", digest.sums.size(), wrong.size(), nullptr,
+                      mma::evidence_text(mma::find_instruction(found->instruction)));
+    std::string detail;
+    if (!wrong.empty()) {
+      row["first"] = {{"family", mma::to_string(wrong.front().family)}, {"block", wrong.front().block}};
+      detail = fmt::format("block {} of the family '{}'", wrong.front().block, mma::to_string(wrong.front().family));
+    }
+    finish(file_, std::move(row), detail);
+  }
+
+ private:
+  std::string file_;
+  std::regex filter_;
+  std::vector<io::InstructionDigestCase> cases_;
+};
+
+/// Vectors of instructions, functions and matrix products, and digests of functions.
+class VectorFile : public FileCheck {
+ public:
+  VectorFile(const std::string& file, const CheckOptions& options, CheckResult& result)
+      : FileCheck(options, result), reader_(file), filter_(options.cases) {}
+
+  std::vector<std::string> selected() const override {
     std::vector<std::string> names;
     for (const std::string& name : reader_.cases()) {
       if (std::regex_search(name, filter_)) names.push_back(name);
@@ -46,7 +118,7 @@ class FileCheck {
     return names;
   }
 
-  void run(const std::string& name) {
+  void run(const std::string& name) override {
     const std::string& schema = reader_.schema();
     if (schema == io::kInstructionSchema) {
       add(mma::replay(reader_.instruction(name)), "instruction");
@@ -76,7 +148,7 @@ class FileCheck {
                       {"computed", fmt::format("0x{:X}", replayed.first->computed)}};
       detail = replayed.first->detail;
     }
-    finish(std::move(row), detail);
+    finish(reader_.path(), std::move(row), detail);
   }
 
   const scalar::Function& function(const std::string& case_name, const std::string& name,
@@ -105,22 +177,22 @@ class FileCheck {
                            replayed.first->x, replayed.first->recorded, replayed.first->computed, vectors.function,
                            replayed.first->x);
     }
-    finish(std::move(row), detail);
+    finish(reader_.path(), std::move(row), detail);
   }
 
   void check_digest(const io::DigestCase& recorded) {
     const scalar::Function& f = function(recorded.name, recorded.function, recorded.build);
-    const int count = options_.last_block - options_.first_block;
+    const int count = options().last_block - options().first_block;
     std::vector<std::uint64_t> sums(static_cast<std::size_t>(count));
     std::atomic<int> done = 0;
-    parallel_for(count, options_.threads, [&](std::int64_t i) {
-      if (options_.cancelled && options_.cancelled()) throw Interrupted();
-      sums[static_cast<std::size_t>(i)] = scalar::digest_block(f, options_.first_block + static_cast<int>(i));
-      if (options_.progress) options_.progress(++done, count);
+    parallel_for(count, options().threads, [&](std::int64_t i) {
+      if (options().cancelled && options().cancelled()) throw Interrupted();
+      sums[static_cast<std::size_t>(i)] = scalar::digest_block(f, options().first_block + static_cast<int>(i));
+      if (options().progress) options().progress(++done, count);
     });
     std::vector<int> differing;
     for (int i = 0; i < count; ++i) {
-      const int block = options_.first_block + i;
+      const int block = options().first_block + i;
       if (sums[static_cast<std::size_t>(i)] != recorded.digest[static_cast<std::size_t>(block)])
         differing.push_back(block);
     }
@@ -132,23 +204,10 @@ class FileCheck {
       detail = fmt::format("blocks {} differ; block b holds the inputs b * 2^24 to (b + 1) * 2^24 - 1",
                            fmt::join(differing, ", "));
     }
-    finish(std::move(row), detail);
-  }
-
-  void finish(Json row, const std::string& detail) {
-    if (row["mismatches"] != 0) {
-      result_.passed = false;
-      result_.details.push_back(fmt::format("{}: {} ({}): {} of {} differ; the first: {}", reader_.path(),
-                                            row["case"].get<std::string>(), row["name"].get<std::string>(),
-                                            row["mismatches"].get<std::uint64_t>(),
-                                            row["elements"].get<std::uint64_t>(), detail));
-    }
-    result_.rows.push_back(std::move(row));
+    finish(reader_.path(), std::move(row), detail);
   }
 
   io::VectorReader reader_;
-  const CheckOptions& options_;
-  CheckResult& result_;
   std::regex filter_;
 };
 
@@ -160,17 +219,22 @@ CheckResult check_vectors(const CheckOptions& options) try {
     throw Error(ErrorKind::usage, "check: --blocks A:B needs 0 <= A < B <= 256");
   }
   CheckResult result;
-  std::list<FileCheck> checks;
+  std::vector<std::unique_ptr<FileCheck>> checks;
   std::int64_t total = 0;
   for (const std::string& file : options.files) {
-    total += static_cast<std::int64_t>(checks.emplace_back(file, options, result).selected().size());
+    if (io::schema(file) == io::kInstructionDigestSchema) {
+      checks.push_back(std::make_unique<InstructionDigestFile>(file, options, result));
+    } else {
+      checks.push_back(std::make_unique<VectorFile>(file, options, result));
+    }
+    total += static_cast<std::int64_t>(checks.back()->selected().size());
   }
   if (total == 0) throw Error(ErrorKind::usage, fmt::format("check: no case matches '{}'", options.cases));
   std::int64_t done = 0;
-  for (FileCheck& check : checks) {
-    for (const std::string& name : check.selected()) {
+  for (const auto& check : checks) {
+    for (const std::string& name : check->selected()) {
       if (options.cancelled && options.cancelled()) throw Interrupted();
-      check.run(name);
+      check->run(name);
       if (options.progress) options.progress(++done, total);
     }
   }
