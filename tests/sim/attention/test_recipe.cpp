@@ -78,7 +78,7 @@ TEST_CASE("a bad key or value is named with what may be given") {
                                    {"smooth_v", "yes"},
                                    {"k_scale_rule", "max"},
                                    {"correction_format", "float"}}) {
-    const std::string message = error_of([&] { set(recipe, key, value); });
+    const std::string message = error_of([&, k = key, v = value] { set(recipe, k, v); });
     INFO(message);
     CHECK(message.find(key) != std::string::npos);
   }
