@@ -129,10 +129,10 @@ class VectorFile : public FileCheck {
     } else if (schema == io::kDigestSchema) {
       check_digest(reader_.digest(name));
     } else {
-      throw Error(
-          ErrorKind::input,
-          fmt::format("{}: schema '{}' has no model here; `qattn check` replays {}, {}, {} and {}", reader_.path(),
-                      schema, io::kInstructionSchema, io::kScalarSchema, io::kGemmSchema, io::kDigestSchema));
+      throw Error(ErrorKind::input,
+                  fmt::format("{}: schema '{}' has no model here; `qattn check` replays {}, {}, {}, {} and {}",
+                              reader_.path(), schema, io::kInstructionSchema, io::kScalarSchema, io::kGemmSchema,
+                              io::kDigestSchema, io::kInstructionDigestSchema));
     }
   }
 
@@ -146,7 +146,8 @@ class VectorFile : public FileCheck {
       row["first"] = {{"index", replayed.first->index},
                       {"recorded", fmt::format("0x{:X}", replayed.first->expected)},
                       {"computed", fmt::format("0x{:X}", replayed.first->computed)}};
-      detail = replayed.first->detail;
+      detail = fmt::format("element [{}]: recorded 0x{:X}, computed 0x{:X}; {}", fmt::join(replayed.first->index, ", "),
+                           replayed.first->expected, replayed.first->computed, replayed.first->detail);
     }
     finish(reader_.path(), std::move(row), detail);
   }

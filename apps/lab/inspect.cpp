@@ -11,6 +11,7 @@
 
 #include "base/error.h"
 #include "base/parallel.h"
+#include "io/instruction_digests.h"
 #include "io/vectors.h"
 #include "lab/runner.h"
 #include "quant/predict.h"
@@ -325,10 +326,30 @@ Report inspect_blocks(const DumpSet& dumps, std::string_view format, int threads
   return report;
 }
 
+namespace {
+
+/// Digests of instructions; `elements` counts blocks of 2^20 outputs.
+void add_digest_rows(const std::string& file, Report& report) {
+  for (const io::InstructionDigestCase& recorded : io::read_instruction_digests(file)) {
+    report.rows.push_back({{"case", recorded.name},
+                           {"name", recorded.instruction},
+                           {"shape", recorded.families},
+                           {"elements", recorded.sums.size()},
+                           {"gpu", recorded.gpu}});
+  }
+  report.notes.push_back(fmt::format("{}: {} cases of {}", file, report.rows.size(), io::kInstructionDigestSchema));
+}
+
+}  // namespace
+
 Report inspect_vectors(const std::string& file) {
-  const io::VectorReader reader(file);
   Report report;
   report.columns = {{"case", "case"}, {"name", "name"}, {"shape", "shape"}, {"elements", "elements"}, {"gpu", "gpu"}};
+  if (io::schema(file) == io::kInstructionDigestSchema) {
+    add_digest_rows(file, report);
+    return report;
+  }
+  const io::VectorReader reader(file);
   for (const std::string& name : reader.cases()) report.rows.push_back(vector_row(reader, name));
   report.notes.push_back(fmt::format("{}: {} cases of {}", file, report.rows.size(), reader.schema()));
   return report;

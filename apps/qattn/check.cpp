@@ -79,7 +79,7 @@ void add_check(CLI::App& app, Action& action) {
       ->type_name("FILE");
   command->add_option("--cases", options->check.cases, "only cases whose name this expression is found in")
       ->type_name("REGEX");
-  command->add_option("--blocks", options->blocks, "digests: only these of the 256 blocks of 2^24 inputs")
+  command->add_option("--blocks", options->blocks, "digests of functions: only these of the 256 blocks of 2^24 inputs")
       ->type_name("A:B");
   command->add_option("--threads", options->check.threads, "0: one for each core")->check(CLI::NonNegativeNumber);
   add_output_options(*command, options->output);

@@ -19,8 +19,8 @@ namespace {
 
 using namespace qattn;
 
-/// A standard descriptor that the caller has closed would be given to the first file that is opened; an unwritable
-/// placeholder makes writing to it fail as it should.
+/// A standard descriptor that the caller has closed would be given to the first file that is opened; one that
+/// cannot be written stands in, so that writing to it fails as it should.
 void occupy_closed_descriptors() {
   for (int descriptor = STDIN_FILENO; descriptor <= STDERR_FILENO; ++descriptor) {
     if (fcntl(descriptor, F_GETFD) == -1) static_cast<void>(open("/dev/null", O_RDONLY));

@@ -349,7 +349,7 @@ std::string_view to_string(Build build) {
 }
 
 std::string_view to_string(Evidence evidence) {
-  constexpr std::string_view names[] = {"measured", "PTX manual", "published"};
+  constexpr std::string_view names[] = {"measured here", "PTX manual", "published"};
   return names[static_cast<std::size_t>(evidence)];
 }
 

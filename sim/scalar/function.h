@@ -70,7 +70,7 @@ const Function& find(std::string_view name, Build build = Build::any);
 Build build_from_options(std::string_view nvcc_options);
 
 std::string_view to_string(Build build);        ///< "any", "plain", "fast-math"
-std::string_view to_string(Evidence evidence);  ///< "measured", "PTX manual", "published"
+std::string_view to_string(Evidence evidence);  ///< "measured here", "PTX manual", "published"
 std::string_view to_string(Reference reference);
 std::string_view to_string(Mufu mufu);  ///< "MUFU.EX2", ...
 
