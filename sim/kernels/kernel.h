@@ -20,6 +20,20 @@
 
 namespace qattn::kernels {
 
+/// One quantity on the way to a row's output, in the kernel's own units and order.
+struct Stage {
+  std::string name;           ///< "tile 0 scores", "tile 0 P", "row sum", ...
+  std::vector<float> values;  ///< one a key of the tile, one a channel, or one
+};
+
+/// What a kernel computed for one row of its output; the kernel fills `stages` in the order of its work.
+struct RowTrace {
+  std::int64_t batch = 0;
+  std::int64_t head = 0;  ///< query head
+  std::int64_t row = 0;   ///< query token
+  std::vector<Stage> stages;
+};
+
 /// One call, as the kernel's library gets it. Tensors hold raw codes and are [B, H, N, D], whatever `layout` says: it
 /// tells how the caller had them in memory, which some libraries' own products notice.
 struct Call {
@@ -37,7 +51,8 @@ struct Call {
   /// The kernel's keyword arguments by their own names (`qk_quant_gran`, `pv_accum_dtype`, `smooth_k`,
   /// `use_qat_qkv_backward`, ...); one that is absent has the library's default, others are ignored.
   io::Attributes arguments;
-  int threads = 0;  ///< 0: as many as there are cores; decides nothing but the time
+  int threads = 0;            ///< 0: as many as there are cores; decides nothing but the time
+  RowTrace* trace = nullptr;  ///< the row whose stages are wanted, if any; changes no result
 
   std::int64_t batch() const { return q.shape[0]; }
   std::int64_t q_heads() const { return q.shape[1]; }
