@@ -62,13 +62,24 @@ struct Call {
   std::int64_t head_dim() const { return q.shape[3]; }
 };
 
+/// A returned tensor whose bits the kernel's own code does not fix: f32 terms are added by atomic operations, in
+/// whatever order the blocks finish. `tensors` holds what one order gives; another run of the GPU may give another
+/// one's bits.
+struct OrderFree {
+  /// Whether some order that was tried gives `code` for element `index` (row-major). Safe to call from several threads.
+  std::function<bool(std::int64_t index, std::uint64_t code)> reachable;
+  std::int64_t fixed = 0;  ///< elements to which at most two terms are added, so that no order matters
+  std::string orders;      ///< what was tried, for people: "all 6 orders of 3 key blocks"
+};
+
 /// What a kernel returns, and how much of that has been compared with a GPU.
 struct Returned {
   /// o [B, Hq, Nq, D]; lse [B, Hq, Nq] fp32 where the kernel has one; dq, dk, dv; for SageAttention also the quantized
   /// intermediates under the names of the file formats ("quantized/sm90/per_thread/q_int8").
   std::map<std::string, Tensor, std::less<>> tensors;
-  bool predicted = false;  ///< outside what was compared with a GPU
-  std::string evidence;    ///< "measured here (H200)", or "predicted: " and why
+  std::map<std::string, OrderFree, std::less<>> order_free;  ///< by the tensor's name
+  bool predicted = false;                                    ///< outside what was compared with a GPU
+  std::string evidence;                                      ///< "measured here (H200)", or "predicted: " and why
 };
 
 /// One kernel of a library.

@@ -209,6 +209,11 @@ double Accuracy::rel_l1() const {
   return error_magnitude_.value() / r_magnitude_.value();
 }
 
+double Accuracy::rel_l2() const {
+  const FpEnvironment environment;
+  if (!usable()) return kNaN;
+  return std::sqrt(error_squared_.value() / r_squared_.value());
+}
 double Accuracy::rmse() const {
   const FpEnvironment environment;
   if (!usable()) return kNaN;

@@ -81,6 +81,8 @@ class Accuracy {
   double cos_sim() const;
   /// sum|o - r| / sum|r|; r all zero: Inf, or NaN when o is too.
   double rel_l1() const;
+  /// sqrt(sum (o - r)^2 / sum r^2); r all zero: as rel_l1().
+  double rel_l2() const;
   /// sqrt(sum (o - r)^2 / count).
   double rmse() const;
   double max_abs() const;

@@ -50,7 +50,7 @@ Accuracy accumulate(const std::vector<Pair>& data) {
 }
 
 struct Slow {
-  Big cos_sim, rel_l1, rmse;
+  Big cos_sim, rel_l1, rel_l2, rmse;
   double max_abs = 0;
 };
 
@@ -64,6 +64,7 @@ Slow slow(const std::vector<Pair>& data) {
   }
   result.cos_sim = dot / (sqrt(oo) * sqrt(rr));
   result.rel_l1 = e1 / r1;
+  result.rel_l2 = sqrt(Big(e2 / rr));
   result.rmse = sqrt(Big(e2 / data.size()));
   return result;
 }
@@ -75,13 +76,14 @@ void require_close(double value, const Big& expected) {
 
 }  // namespace
 
-TEST_CASE("CosSim, Relative L1 and RMSE agree with 100-digit sums to a few roundings") {
+TEST_CASE("CosSim, Relative L1 and L2 and RMSE agree with 100-digit sums to a few roundings") {
   for (const std::int64_t n : {1, 2, 100, 20000}) {
     const auto data = pairs(n, static_cast<std::uint64_t>(n));
     const Accuracy accuracy = accumulate(data);
     const Slow expected = slow(data);
     require_close(accuracy.cos_sim(), expected.cos_sim);
     require_close(accuracy.rel_l1(), expected.rel_l1);
+    require_close(accuracy.rel_l2(), expected.rel_l2);
     require_close(accuracy.rmse(), expected.rmse);
     CHECK(accuracy.max_abs() == expected.max_abs);
     CHECK(accuracy.count() == n);
@@ -166,8 +168,8 @@ TEST_CASE("NaN and Inf are counted, the first is located, and every metric becom
       CHECK(accuracy.inf_count() == (std::isnan(bad) ? 0 : 3));
       CHECK(accuracy.bad_reference_count() == (in_reference ? 3 : 0));
       CHECK(accuracy.count() == 200);
-      for (const double metric :
-           {accuracy.cos_sim(), accuracy.rel_l1(), accuracy.rmse(), accuracy.max_abs(), accuracy.percentile(50)})
+      for (const double metric : {accuracy.cos_sim(), accuracy.rel_l1(), accuracy.rel_l2(), accuracy.rmse(),
+                                  accuracy.max_abs(), accuracy.percentile(50)})
         CHECK(std::isnan(metric));
       CHECK_FALSE(accuracy.max_ulp().has_value());
       CHECK_FALSE(accuracy.worst().has_value());
@@ -187,7 +189,8 @@ TEST_CASE("Numbers whose squares overflow count as Inf") {
 
 TEST_CASE("Degenerate inputs have the documented values") {
   const Accuracy empty(format::kFP16);
-  for (const double metric : {empty.cos_sim(), empty.rel_l1(), empty.rmse(), empty.max_abs(), empty.percentile(99)})
+  for (const double metric :
+       {empty.cos_sim(), empty.rel_l1(), empty.rel_l2(), empty.rmse(), empty.max_abs(), empty.percentile(99)})
     CHECK(std::isnan(metric));
   CHECK_FALSE(empty.max_ulp().has_value());
 
@@ -195,17 +198,20 @@ TEST_CASE("Degenerate inputs have the documented values") {
   zero_reference.add(1, 0, {});
   CHECK(std::isnan(zero_reference.cos_sim()));
   CHECK(zero_reference.rel_l1() == kInf);
+  CHECK(zero_reference.rel_l2() == kInf);
   CHECK(zero_reference.rmse() == 1);
 
   Accuracy zero_output(format::kFP16);
   zero_output.add(0, 1, {});
   CHECK(std::isnan(zero_output.cos_sim()));
   CHECK(zero_output.rel_l1() == 1);
+  CHECK(zero_output.rel_l2() == 1);
 
   Accuracy zeros(format::kFP16);
   zeros.add(0, -0.0, {});
   CHECK(std::isnan(zeros.cos_sim()));
   CHECK(std::isnan(zeros.rel_l1()));
+  CHECK(std::isnan(zeros.rel_l2()));
   CHECK(zeros.rmse() == 0);
   CHECK(zeros.max_ulp() == 0u);
 }
