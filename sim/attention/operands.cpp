@@ -86,10 +86,11 @@ void change_basis(const Recipe& recipe, MatrixF& q, MatrixF& k) {
 quant::QuantizerSpec quantizer_spec(const Recipe& recipe, const OperandSpec& spec, quant::Operand role) {
   quant::QuantizerSpec quantizer;
   quantizer.format = spec.format;
-  quantizer.groups = {spec.granularity, role, tiling_of(recipe), std::nullopt};
+  quantizer.groups = {spec.granularity, role, tiling_of(recipe), spec.micro_axis};
   quantizer.rule = &quant::find_scale_rule(spec.scale_rule);
   quantizer.scale_format = spec.scale_format;
   quantizer.zero_scale = recipe.zero_scale;
+  quantizer.scaling = recipe.scaling;
   if (recipe.round_half_away && spec.integer() && role != quant::Operand::v) {
     quantizer.rounding = format::Rounding::nearest_away;
   }

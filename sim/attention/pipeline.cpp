@@ -9,8 +9,9 @@
 //  5. m' = max(m, x over the tile); osc = exp2(RN(m - m')); p = exp2(RN(x - m')). A row that has seen no key keeps
 //     m' = -Inf, and subtracts 0.
 //  6. l = RN(RN(l * osc) + t), t the sum of the tile's p from zero, keys ascending (of their codes, if row_sum says
-//  so).
-//  7. P's codes: RN(p * p_scale) to f32, then to the format, nearest-even and saturating; formats that are cast: p.
+//     so; in the order of narrow_row_sum() where row_sum_format is narrower than FP32).
+//  7. P's codes: RN(p * p_scale) to f32, then to the format, nearest-even and saturating; formats that are cast: p;
+//     micro-scaled and per_token P is quantized from its own scales and multiplied as dequantized values.
 //  8. O = RN(O * osc), and a pending partial sum R likewise; R continues over the tile's keys in the PV accumulator;
 //     wherever the promotion interval ends, O = RN(O + R) and R starts from zero (with V's scale of the block in
 //     between, R = RN(R * v_scale), where V has one scale a block).
@@ -25,6 +26,7 @@
 
 #include "attention/contraction.h"
 #include "attention/operands.h"
+#include "attention/scores.h"
 #include "base/elementary.h"
 #include "base/error.h"
 #include "base/fp_environment.h"
@@ -35,7 +37,6 @@
 namespace qattn::attention {
 namespace {
 
-constexpr double kLog2E = 0x1.71547652B82FEp+0;
 constexpr double kLn2 = 0x1.62E42FEFA39EFp-1;
 
 void apply_exp2(Exp2 kind, std::span<float> x) {
@@ -47,6 +48,32 @@ void apply_exp2(Exp2 kind, std::span<float> x) {
     case Exp2::fa4_poly:
       return scalar::ex2_fa4_poly(x, x);
   }
+}
+
+float rounded(const format::Format& format, float x) {
+  constexpr format::Policy to_nearest{format::Rounding::nearest_even, format::Overflow::inf_or_nan,
+                                      format::Subnormals::keep};
+  return format::decode_float(format, static_cast<std::uint32_t>(format::encode(format, x, to_nearest)));
+}
+
+/// A tile's row sum in a narrow format: every p and every addition is rounded to it. The order is that in which the
+/// fragments of an m16n8 row are reduced: neighbours, the lanes of a quad at distance 2, then 1, then blocks of 8
+/// columns, half the tile apart first. The row is padded with zeros to a power of two, at least 8.
+float narrow_row_sum(const format::Format& format, std::vector<float> p) {
+  std::size_t size = 8;
+  while (size < p.size()) size *= 2;
+  p.resize(size, 0.0F);
+  for (float& value : p) value = rounded(format, value);
+  std::vector<std::size_t> distances = {1, 4, 2};
+  for (std::size_t distance = size / 2; distance >= 8; distance /= 2) distances.push_back(distance);
+  std::size_t reduced = 0;
+  for (const std::size_t distance : distances) {
+    reduced |= distance;
+    for (std::size_t i = 0; i < size; ++i) {
+      if ((i & reduced) == 0) p[i] = rounded(format, p[i] + p[i | distance]);
+    }
+  }
+  return p.front();
 }
 
 void apply_exp2(Exp2, std::span<double> x) {
@@ -62,11 +89,10 @@ class Head {
         recipe_(recipe),
         o_format_(o_format),
         operands_(prepare_operands(problem, recipe)),
-        qk_(resolve_accumulator(recipe.qk_accumulator, recipe.q, recipe.k)),
+        scores_(problem, recipe, operands_),
         pv_(resolve_accumulator(recipe.accumulator, recipe.p, recipe.v)),
-        logit_scale_(static_cast<Real>(problem.sm_scale * kLog2E)),
         p_scale_(static_cast<Real>(resolved_p_scale(recipe))) {
-    prepare_keys();
+    prepare_values();
     prepare_output_factors();
   }
 
@@ -90,22 +116,11 @@ class Head {
     std::int64_t pending = 0;  ///< steps in `partial` since it was last added to O; a whole tile where there are none
   };
 
-  void prepare_keys() {
-    const std::int64_t keys = problem_.k.rows();
-    const auto tile = [](const Accumulator& accumulator, const Stored& stored, std::int64_t first, std::int64_t count,
-                         bool transpose) {
-      if (stored.coded()) {
-        const MatrixCodes codes = stored.codes.middleRows(first, count);
-        if (!transpose) return right_side(accumulator, *stored.format, codes);
-        return right_side(accumulator, *stored.format, MatrixCodes(codes.transpose()));
-      }
-      const MatrixD values = stored.values.middleRows(first, count);
-      return transpose ? right_side(accumulator, MatrixD(values.transpose())) : right_side(accumulator, values);
-    };
+  void prepare_values() {
+    const std::int64_t keys = problem_.v.rows();
     for (std::int64_t first = 0; first < keys; first += recipe_.k_block) {
       const std::int64_t count = std::min<std::int64_t>(recipe_.k_block, keys - first);
-      k_tiles_.push_back(tile(qk_, operands_.k, first, count, true));
-      v_tiles_.push_back(tile(pv_, operands_.v, first, count, false));
+      v_tiles_.push_back(right_tile(pv_, operands_.v, first, count, false));
     }
   }
 
@@ -122,63 +137,16 @@ class Head {
     Running running{std::vector<Real>(count, -std::numeric_limits<Real>::infinity()), std::vector<Real>(count, Real{0}),
                     std::vector<Real>(count, Real{1}), Matrix<Real>::Zero(rows, problem_.v.cols()),
                     PartialSum(pv_, rows, problem_.v.cols())};
-    const Side q = operands_.q.coded()
-                       ? left_side(qk_, *operands_.q.format, MatrixCodes(operands_.q.codes.middleRows(first, rows)))
-                       : left_side(qk_, MatrixD(operands_.q.values.middleRows(first, rows)));
+    const Side q = scores_.queries(first, rows);
     const std::int64_t visible = problem_.visible_keys(first + rows - 1);
     for (std::int64_t key = 0; key < visible; key += recipe_.k_block) {
       const auto tile = static_cast<std::size_t>(key / recipe_.k_block);
-      Matrix<Real> p = logits(first, rows, key, q, k_tiles_[tile]);
+      Matrix<Real> p = scores_.logits(first, rows, key, q);
       weights(p, running);
       accumulate(p, key, v_tiles_[tile], running);
     }
     if (running.pending > 0) promote(0, running);
     finish(first, running, output);
-  }
-
-  /// Steps 1 to 4.
-  Matrix<Real> logits(std::int64_t first, std::int64_t rows, std::int64_t key, const Side& q, const Side& k) const {
-    const std::int64_t keys = std::min<std::int64_t>(recipe_.k_block, problem_.k.rows() - key);
-    PartialSum sum(qk_, rows, keys);
-    sum.add(q, k, 0, problem_.q.cols());
-    Matrix<Real> x;
-    sum.read(x);
-    for (std::int64_t r = 0; r < rows; ++r) {
-      Real* row = x.data() + r * keys;
-      dequantize_row(first + r, key, keys, row);
-      if (operands_.correction.size() != 0) {
-        const float* correction =
-            operands_.correction.data() + (first / recipe_.q_block) * operands_.correction.cols() + key;
-        for (std::int64_t j = 0; j < keys; ++j) row[j] += static_cast<Real>(correction[j]);
-      }
-      for (std::int64_t j = 0; j < keys; ++j) row[j] *= logit_scale_;
-      if (problem_.mask) add_mask(first + r, key, keys, row);
-      const std::int64_t visible = std::clamp<std::int64_t>(problem_.visible_keys(first + r) - key, 0, keys);
-      std::fill(row + visible, row + keys, -std::numeric_limits<Real>::infinity());
-    }
-    return x;
-  }
-
-  void dequantize_row(std::int64_t query, std::int64_t key, std::int64_t keys, Real* row) const {
-    const auto& q_scale = operands_.q.row_scale;
-    const auto& k_scale = operands_.k.row_scale;
-    if (q_scale.empty() && k_scale.empty()) return;
-    const float left = q_scale.empty() ? 1.0F : q_scale[static_cast<std::size_t>(query)];
-    for (std::int64_t j = 0; j < keys; ++j) {
-      const float right = k_scale.empty() ? 1.0F : k_scale[static_cast<std::size_t>(key + j)];
-      row[j] *= static_cast<Real>(left * right);
-    }
-  }
-
-  void add_mask(std::int64_t query, std::int64_t key, std::int64_t keys, Real* row) const {
-    for (std::int64_t j = 0; j < keys; ++j) {
-      const double mask = (*problem_.mask)(query, key + j);
-      if (mask == -std::numeric_limits<double>::infinity()) {
-        row[j] = -std::numeric_limits<Real>::infinity();
-      } else {
-        row[j] += static_cast<Real>(mask * kLog2E);
-      }
-    }
   }
 
   /// Steps 5 and 6, but for a row sum of rounded P; `x` becomes p.
@@ -204,7 +172,13 @@ class Head {
     for (Eigen::Index r = 0; r < p.rows(); ++r) {
       const auto i = static_cast<std::size_t>(r);
       Real tile_sum{0};
-      for (Eigen::Index j = 0; j < p.cols(); ++j) tile_sum += static_cast<Real>(p(r, j));
+      if (recipe_.row_sum_format == &format::kFP32) {
+        for (Eigen::Index j = 0; j < p.cols(); ++j) tile_sum += static_cast<Real>(p(r, j));
+      } else {
+        std::vector<float> row;
+        for (Eigen::Index j = 0; j < p.cols(); ++j) row.push_back(static_cast<float>(p(r, j)));
+        tile_sum = static_cast<Real>(narrow_row_sum(*recipe_.row_sum_format, std::move(row)));
+      }
       running.sum[i] = running.sum[i] * running.rescale[i] + tile_sum;
     }
   }
@@ -217,7 +191,7 @@ class Head {
       return left_side(pv_, MatrixD(p.template cast<double>()));
     }
     const MatrixF values = p.template cast<float>();
-    if (spec.micro_scaled()) {
+    if (spec.micro_scaled() || spec.row_scaled()) {
       const MatrixF stored =
           quant::dequantize(quant::quantize(values, quantizer_spec(recipe_, spec, quant::Operand::p)));
       if (recipe_.row_sum == RowSum::rounded) add_row_sums(stored, running);
@@ -314,11 +288,9 @@ class Head {
   const Recipe& recipe_;
   const format::Format& o_format_;
   const Operands operands_;
-  const Accumulator qk_;
+  const Scores<Real> scores_;
   const Accumulator pv_;
-  const Real logit_scale_;
   const Real p_scale_;
-  std::vector<Side> k_tiles_;
   std::vector<Side> v_tiles_;
   std::vector<Real> output_factor_;
 };

@@ -51,6 +51,8 @@ constexpr std::pair<std::string_view, RowSum> kRowSum[] = {{"unrounded", RowSum:
                                                            {"rounded", RowSum::rounded}};
 constexpr std::pair<std::string_view, Exp2> kExp2[] = {
     {"exact", Exp2::exact}, {"mufu", Exp2::mufu}, {"fa4-poly", Exp2::fa4_poly}};
+constexpr std::pair<std::string_view, quant::Scaling> kScaling[] = {{"divide", quant::Scaling::divide},
+                                                                    {"reciprocal", quant::Scaling::reciprocal}};
 constexpr std::pair<std::string_view, Softmax> kSoftmax[] = {{"f32", Softmax::f32}, {"f64", Softmax::f64}};
 constexpr std::pair<std::string_view, Rotation> kRotation[] = {{"none", Rotation::none},
                                                                {"hadamard", Rotation::hadamard}};
@@ -150,6 +152,26 @@ std::string promotion_name(int promotion) {
 
 std::string bool_name(bool value) { return value ? "true" : "false"; }
 
+void set_p_granularity(Recipe& r, std::string_view value) {
+  if (value == "static") {
+    r.p.granularity = quant::Granularity::per_tensor;
+  } else if (value == "per_token" || value == "1x16" || value == "1x32") {
+    r.p.granularity = quant::find_granularity(value);
+  } else {
+    bad_value("p_granularity", value, "static, per_token, 1x16, 1x32");
+  }
+}
+
+std::string p_granularity_name(const Recipe& r) {
+  if (!r.p.scaled() || r.p.granularity == quant::Granularity::per_tensor) return "static";
+  return std::string(quant::name(r.p.granularity));
+}
+
+void set_v_micro_axis(Recipe& r, std::string_view value) {
+  if (value != "tokens" && value != "channels") bad_value("v_micro_axis", value, "tokens, channels");
+  r.v.micro_axis = value == "tokens" ? std::nullopt : std::optional(quant::Axis::columns);
+}
+
 using View = std::string_view;
 
 // clang-format off
@@ -220,6 +242,8 @@ const RecipeKey kKeys[] = {
   QATTN_OPERAND_KEYS(q),
   QATTN_OPERAND_KEYS(k),
   QATTN_OPERAND_KEYS(v),
+  {"v_micro_axis", "tokens, channels", "where V's 1x16 and 1x32 groups lie", set_v_micro_axis,
+   [](const Recipe& r) { return std::string(r.v.micro_axis ? "channels" : "tokens"); }},
   {"p_format", kFormats, "format that P is stored in", [](Recipe& r, View v) {
      r.p = OperandSpec{};
      set_format(r.p, quant::Operand::p, "p_format", v);
@@ -228,12 +252,17 @@ const RecipeKey kKeys[] = {
   {"p_scale", "auto, or a positive number", "static scale of P (auto: the largest code of its format)",
    [](Recipe& r, View v) { r.p_scale = v == "auto" ? 0.0 : parse_positive("p_scale", v, "auto, or a positive number"); },
    [](const Recipe& r) { return r.p_scale == 0.0 ? std::string("auto") : fmt::format("{}", r.p_scale); }},
+  {"p_granularity", "static, per_token, 1x16, 1x32", "static scale of P, or one from the values of a tile's row or group",
+   set_p_granularity, p_granularity_name},
   {"rounding", "nearest_even, half_away", "rounding of the integer codes of Q and K",
    [](Recipe& r, View v) { r.round_half_away = parse_enum<bool>(kRounding, "rounding", v); },
    [](const Recipe& r) { return enum_name<bool>(kRounding, r.round_half_away); }},
   {"zero_scale", "one, epsilon, propagate, error", "what replaces a scale of zero",
    [](Recipe& r, View v) { r.zero_scale = parse_named("zero_scale", v, quant::find_zero_scale); },
    [](const Recipe& r) { return std::string(quant::name(r.zero_scale)); }},
+  {"scaling", "divide, reciprocal", "elements are divided by their scale, or multiplied by its rounded reciprocal",
+   [](Recipe& r, View v) { r.scaling = parse_enum<quant::Scaling>(kScaling, "scaling", v); },
+   [](const Recipe& r) { return enum_name<quant::Scaling>(kScaling, r.scaling); }},
   {"tiling", "sm80, sm89, sm90", "sets q_block, q_warp, k_block and k_warp", set_tiling, nullptr},
   {"q_block", "tokens", "query rows of a tile", [](Recipe& r, View v) { r.q_block = parse_tile("q_block", v); },
    [](const Recipe& r) { return std::to_string(r.q_block); }},
@@ -256,6 +285,9 @@ const RecipeKey kKeys[] = {
   {"row_sum", "unrounded, rounded", "the P that the row sum adds",
    [](Recipe& r, View v) { r.row_sum = parse_enum<RowSum>(kRowSum, "row_sum", v); },
    [](const Recipe& r) { return enum_name<RowSum>(kRowSum, r.row_sum); }},
+  {"row_sum_format", "fp32, bf16, fp16", "format that a tile's row sum is added in",
+   [](Recipe& r, View v) { r.row_sum_format = parse_plain_format("row_sum_format", v); },
+   [](const Recipe& r) { return std::string(r.row_sum_format->name); }},
   {"softmax", "f32, f64", "arithmetic outside the matrix products",
    [](Recipe& r, View v) { r.softmax = parse_enum<Softmax>(kSoftmax, "softmax", v); },
    [](const Recipe& r) { return enum_name<Softmax>(kSoftmax, r.softmax); }},
@@ -337,7 +369,7 @@ std::vector<std::pair<std::string, std::string>> resolved(const Recipe& recipe) 
 }
 
 double resolved_p_scale(const Recipe& recipe) {
-  if (!recipe.p.scaled() || recipe.p.micro_scaled()) return 1.0;
+  if (!recipe.p.scaled() || recipe.p.micro_scaled() || recipe.p.row_scaled()) return 1.0;
   if (recipe.p_scale > 0.0) return recipe.p_scale;
   return static_cast<double>(quant::quantization_range(*recipe.p.format));
 }
@@ -345,6 +377,10 @@ double resolved_p_scale(const Recipe& recipe) {
 void validate(const Recipe& recipe) {
   validate_groups(recipe);
   if (recipe.correction_format->bits > 32) misfit(recipe, "correction_format must have at most 32 bits");
+  if (recipe.p.row_scaled() && (recipe.accumulator != "exact" || recipe.row_sum == RowSum::rounded)) {
+    misfit(recipe, "p_granularity per_token needs accumulator = exact and row_sum = unrounded");
+  }
+  if (recipe.row_sum_format->bits > 32) misfit(recipe, "row_sum_format must have at most 32 bits");
   if (recipe.softmax == Softmax::f64 && recipe.exp2 != Exp2::exact) {
     misfit(recipe, "softmax = f64 has the exact exp2 alone");
   }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -9,6 +10,7 @@
 
 #include "format/format.h"
 #include "quant/groups.h"
+#include "quant/quantize.h"
 #include "quant/scale.h"
 
 namespace qattn::attention {
@@ -42,6 +44,8 @@ struct OperandSpec {
   std::string scale_rule = "amax";                      ///< quant/scale.h
   const format::Format* scale_format = &format::kFP32;  ///< E4M3 for NVFP4, E8M0 for MX
   bool global_scale = false;                            ///< NVFP4's second, per-tensor FP32 scale
+  /// Where 1x16 and 1x32 groups lie; unset: along the axis that the matrix product sums over.
+  std::optional<quant::Axis> micro_axis = std::nullopt;
 
   bool exact() const { return format == nullptr; }
   bool scaled() const { return format != nullptr && format->bits < 16; }
@@ -50,6 +54,8 @@ struct OperandSpec {
   bool micro_scaled() const {
     return scaled() && (granularity == quant::Granularity::block_1x16 || granularity == quant::Granularity::block_1x32);
   }
+  /// P alone: its scale follows from the row of the tile.
+  bool row_scaled() const { return scaled() && granularity == quant::Granularity::per_token; }
 };
 
 /// Fields are in the order of the pipeline; recipe_keys() documents each as users see it.
@@ -70,12 +76,14 @@ struct Recipe {
   OperandSpec q;
   OperandSpec k;
   OperandSpec v;
-  /// P's scale is static (the row max of P is 1, so `p_scale` maps it to the top of the format) unless micro-scaled.
+  /// P's scale is static (the row max of P is 1, so `p_scale` maps it to the top of the format) unless micro-scaled or
+  /// per_token, one scale for a row of the tile from the row's own largest p.
   OperandSpec p;
   double p_scale = 0.0;  ///< 0: the largest code of P's format (448, 57344, 127, 7); 1 where P is cast without a scale
 
   bool round_half_away = false;  ///< INT codes of Q and K: half away from zero (released kernels)
   quant::ZeroScale zero_scale = quant::ZeroScale::one;
+  quant::Scaling scaling = quant::Scaling::divide;  ///< of Q, K, V and dynamically scaled P
 
   int q_block = 128;  ///< query rows of a tile; also the Q blocks that smoothing and per-block groups use
   int q_warp = 32;
@@ -92,6 +100,9 @@ struct Recipe {
 
   Exp2 exp2 = Exp2::exact;
   RowSum row_sum = RowSum::unrounded;
+  /// Format that a tile's row sum is added in: FP32 adds one p after the other, a narrower format as the fragments of a
+  /// tensor core's row are reduced (narrow_row_sum() in pipeline.cpp).
+  const format::Format* row_sum_format = &format::kFP32;
   Softmax softmax = Softmax::f32;
   /// Format that O is rounded to at the end; nullptr: the format of q in the dump.
   const format::Format* o_format = &format::kFP32;
