@@ -15,11 +15,13 @@ double exp2(double x);
 double log(double x);
 double log2(double x);
 
-/// exp of every element; the same bits as exp(), written so that the compiler vectorises it. May work in place.
-void exp(std::span<const double> x, std::span<double> y);
-
 /// exp2 rounded to float: within 0.5 + 2^-28 ulp of the exact value, the "exact" exp2 of the attention pipeline.
 float exp2_float(float x);
+
+/// The same of every element, by SIMD with run-time dispatch; the bits are those of the functions above on every
+/// target. x and y have the same length (else Error(internal)) and may be the same memory.
+void exp(std::span<const double> x, std::span<double> y);
+void exp2(std::span<const double> x, std::span<double> y);
 void exp2_float(std::span<const float> x, std::span<float> y);
 
 }  // namespace qattn::elementary

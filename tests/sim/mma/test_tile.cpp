@@ -1,28 +1,14 @@
 // The SIMD tiles against the plain engine, on every target that this machine has.
-#include <hwy/targets.h>
-
 #include <vector>
 
 #include "base/error.h"
+#include "base/simd_target.h"
 #include "mma/tile.h"
 #include "operands.h"
 #include "support/catch.h"
 
 namespace qattn::mma {
 namespace {
-
-/// While alive, only `target` is dispatched to.
-class ForcedTarget {
- public:
-  explicit ForcedTarget(std::int64_t target) {
-    hwy::SetSupportedTargetsForTest(target);
-    hwy::GetChosenTarget().DeInit();
-  }
-  ~ForcedTarget() {
-    hwy::SetSupportedTargetsForTest(0);
-    hwy::GetChosenTarget().DeInit();
-  }
-};
 
 Operand make_operand(const Instruction& x, Side side, const CodeMatrix& codes, const CodeMatrix& scales) {
   const MatrixCodes narrow = codes.cast<std::uint32_t>();
@@ -53,7 +39,7 @@ Eigen::Index differences(const MatrixCodes& x, const MatrixCodes& y) { return (x
 }  // namespace
 
 TEST_CASE("every target gives the plain engine's bits for every instruction with a fast path") {
-  const std::vector<std::int64_t> targets = hwy::SupportedAndGeneratedTargets();
+  const std::vector<std::int64_t> targets = simd_targets();
   REQUIRE(!targets.empty());
   std::uint64_t seed = 0;
   for (const Instruction* x : fast_instructions()) {
@@ -62,7 +48,7 @@ TEST_CASE("every target gives the plain engine's bits for every instruction with
       const OperandSet set = random_operands(*x, family, 5, 67, 2 * x->k + x->k / 2, ++seed);
       const MatrixCodes expected = run(*x, set, Path::plain);
       for (const std::int64_t target : targets) {
-        const ForcedTarget forced(target);
+        const ForcedSimdTarget forced(target);
         INFO(x->name << " on " << active_target() << ", family " << static_cast<int>(family));
         REQUIRE(differences(run(*x, set, Path::fast), expected) == 0);
       }

@@ -3,11 +3,13 @@
 #include <bit>
 #include <boost/multiprecision/cpp_bin_float.hpp>
 #include <cmath>
+#include <cstring>
 #include <limits>
 #include <vector>
 
 #include "base/elementary.h"
 #include "base/random.h"
+#include "base/simd_target.h"
 #include "support/catch.h"
 
 namespace {
@@ -82,14 +84,30 @@ TEST_CASE("the elementary functions at their special values") {
   }
 }
 
-TEST_CASE("the span forms give the bits of the scalar forms") {
+TEST_CASE("the span forms give the bits of the scalar forms on every SIMD target") {
+  const double inf = std::numeric_limits<double>::infinity();
   std::vector<double> x;
-  for (int i = 0; i < 4099; ++i) x.push_back(-750.0 + 1500.0 * qattn::random_unit(3, 2, static_cast<std::uint64_t>(i)));
-  x.insert(x.end(), {-0.0, 0.0, 1e308, -1e308, std::numeric_limits<double>::infinity()});
-  std::vector<double> y(x.size());
-  el::exp(x, y);
-  for (std::size_t i = 0; i < x.size(); ++i) {
-    CHECK(std::bit_cast<std::uint64_t>(y[i]) == std::bit_cast<std::uint64_t>(el::exp(x[i])));
+  for (int i = 0; i < 4099; ++i)
+    x.push_back(-1100.0 + 2200.0 * qattn::random_unit(3, 2, static_cast<std::uint64_t>(i)));
+  for (int i = 0; i < 999; ++i) x.push_back(-1.0 + 2.0 * qattn::random_unit(3, 3, static_cast<std::uint64_t>(i)));
+  x.insert(x.end(),
+           {-0.0, 0.0, 1e308, -1e308, inf, -inf, std::numeric_limits<double>::quiet_NaN(), 0.5, 1023.5, -1074.0});
+  const std::vector<float> narrow(x.begin(), x.end());
+  for (const std::int64_t target : qattn::simd_targets()) {
+    const qattn::ForcedSimdTarget forced(target);
+    std::vector<double> exp(x.size()), exp2(x.size());
+    std::vector<float> exp2_float(x.size());
+    el::exp(x, exp);
+    el::exp2(x, exp2);
+    el::exp2_float(narrow, exp2_float);
+    int differences = 0;
+    for (std::size_t i = 0; i < x.size(); ++i) {
+      const auto same = [](auto a, auto b) { return std::memcmp(&a, &b, sizeof a) == 0; };
+      differences += !same(exp[i], el::exp(x[i])) + !same(exp2[i], el::exp2(x[i]));
+      differences += !same(exp2_float[i], el::exp2_float(narrow[i]));
+    }
+    INFO(qattn::simd_target_name(target));
+    CHECK(differences == 0);
   }
 }
 

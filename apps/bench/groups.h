@@ -1,0 +1,20 @@
+// The groups of measurements; each registers its own with Google Benchmark. Rates are per second of CPU time.
+#pragma once
+
+namespace qattn::bench {
+
+/// `mma/<instruction>/<SIMD target>`: multiply-adds, for one instruction of each family on every target of the machine,
+/// and by the plain engine.
+void register_matrix_products();
+
+/// `cast/<format>/<elements>`, `scalar/<function>`, `quantize/<what>`: elements.
+void register_casts();
+
+/// `attention/<recipe>/<N>/<d>`: multiply-adds of one head (2 N^2 d), `reference/<N>/<d>` the same for float64, and
+/// `threads/<recipe>/<heads>/<threads>` in wall-clock time.
+void register_attention();
+
+/// `memory/<recipe>/<N>/<d>`: the peak of the resident set beyond what the inputs take, in MB, as a counter.
+void register_memory();
+
+}  // namespace qattn::bench
