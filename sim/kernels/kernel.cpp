@@ -6,12 +6,13 @@
 #include <array>
 
 #include "base/error.h"
+#include "kernels/families.h"
 
 namespace qattn::kernels {
 namespace {
 
 /// The families, each a function in its own file; a kernel is one entry of its family's table.
-constexpr std::array<std::span<const Kernel> (*)(), 0> kFamilies{};
+constexpr std::array kFamilies{flash_attention_2_kernels, flash_attention_3_kernels, sdpa_kernels};
 
 std::vector<Kernel> all_kernels() {
   std::vector<Kernel> all;
