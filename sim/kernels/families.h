@@ -9,6 +9,7 @@ namespace qattn::kernels {
 
 std::span<const Kernel> flash_attention_2_kernels();
 std::span<const Kernel> flash_attention_3_kernels();
+std::span<const Kernel> sage_kernels();
 std::span<const Kernel> sdpa_kernels();
 
 }  // namespace qattn::kernels
