@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <span>
+#include <vector>
 
 #include "attention/dense_product.h"
 #include "base/error.h"
@@ -186,10 +188,11 @@ void PartialSum::rescale_row(std::int64_t row, double factor) {
       const format::Policy to_nearest{format::Rounding::nearest_even, format::Overflow::inf_or_nan,
                                       format::Subnormals::keep};
       const float rounded = format::decode_float(format, format::encode(format, f, to_nearest));
-      for (Eigen::Index j = 0; j < codes_.cols(); ++j) {
-        const float product = format::decode_float(format, codes_(row, j)) * rounded;
-        codes_(row, j) = static_cast<std::uint32_t>(format::encode(format, product, to_nearest));
-      }
+      std::vector<float> values(static_cast<std::size_t>(codes_.cols()));
+      const std::span<std::uint32_t> codes(codes_.data() + row * codes_.cols(), values.size());
+      format::decode_span(format, codes, values);
+      for (float& value : values) value *= rounded;
+      format::encode_span(format, values, to_nearest, codes);
       break;
     }
   }

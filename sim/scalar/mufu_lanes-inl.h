@@ -7,6 +7,7 @@
 #endif
 
 #include <hwy/highway.h>
+
 #include "scalar/mufu.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -44,9 +45,8 @@ HWY_INLINE hn::Mask<D> is_nan(D d, Codes<D> x) {
 template <int bits, int i, class D>
 HWY_INLINE Codes<D> square_term(D d, Codes<D> w) {
   constexpr int column = 2 * bits - 15;
-  const auto bit_i = hn::ShiftRight<31>(hn::ShiftLeft<31 - i>(w));
   const auto products = hn::And(hn::ShiftRight<column - 1 - i>(w), hn::Set(d, (1 << (2 * i + 1 - column)) - 1));
-  return hn::And(bit_i, hn::Add(products, hn::Set(d, 1 << (2 * i - column))));
+  return hn::IfThenElseZero(hn::TestBit(w, hn::Set(d, 1 << i)), hn::Add(products, hn::Set(d, 1 << (2 * i - column))));
 }
 
 // truncated_square() of mufu.h: one term for each of the upper seven bits, the others meet no kept column.
@@ -59,14 +59,33 @@ HWY_INLINE Codes<D> truncated_square(D d, Codes<D> w) {
   return hn::Add(hn::Add(a, b), hn::Add(c, square_term<bits, first + 6>(d, w)));
 }
 
+// table[index]. AVX-512 looks 32 elements up in two registers, several times as fast as a gather.
+template <class D, std::size_t size>
+HWY_INLINE Codes<D> lookup(D d, const std::array<std::int32_t, size>& table, Codes<D> index) {
+#if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX3
+  if constexpr (hn::MaxLanes(d) == 16 && (size == 64 || size == 128)) {
+    const auto half = [&](std::size_t first) {
+      const auto low = hn::LoadU(d, table.data() + first), high = hn::LoadU(d, table.data() + first + 16);
+      return Codes<D>{_mm512_permutex2var_epi32(low.raw, index.raw, high.raw)};
+    };
+    const auto upper_half = hn::TestBit(index, hn::Set(d, 32));
+    const auto first = hn::IfThenElse(upper_half, half(32), half(0));
+    if constexpr (size == 64) return first;
+    const auto second = hn::IfThenElse(upper_half, half(size - 32), half(size - 64));
+    return hn::IfThenElse(hn::TestBit(index, hn::Set(d, 64)), second, first);
+  }
+#endif
+  return hn::GatherIndex(d, table.data(), index);
+}
+
 // (c0 2^c0_shift + c1 w + c2_scale c2 sq(w) + bias) >> shift in 32-bit lanes, although the sum takes up to 42 bits:
 // w is split as 8 wh + wl, and everything but c1 wh and the whole part of c0 goes into a low word, shifted down by 3
 // before it meets c1 wh, which is a multiple of the same 8.
 template <int w_bits, int c0_shift, int c2_scale, int shift, class D, int segments>
 HWY_INLINE Codes<D> quadratic(D d, const MufuTable<segments>& table, Codes<D> segment, Codes<D> w) {
-  const auto c0 = hn::GatherIndex(d, table.c0.data(), segment);
-  const auto c1 = hn::GatherIndex(d, table.c1.data(), segment);
-  const auto c2 = hn::GatherIndex(d, table.c2.data(), segment);
+  const auto c0 = lookup(d, table.c0, segment);
+  const auto c1 = lookup(d, table.c1, segment);
+  const auto c2 = lookup(d, table.c2, segment);
   constexpr int c0_low_bits = shift - c0_shift;
   const auto c0_low = hn::ShiftLeft<c0_shift>(hn::And(c0, hn::Set(d, (1 << c0_low_bits) - 1)));
   auto square = truncated_square<w_bits>(d, w);

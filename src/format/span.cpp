@@ -1,45 +1,152 @@
 // The fast conversions of whole spans; encode() and decode() are their plain twins.
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "format/span.cpp"
+#include <hwy/foreach_target.h>
+// After foreach_target.h.
+#include <hwy/highway.h>
+
+#include <cstddef>
+#include <cstring>
+
+#include "format/encode.h"
+#include "format/fast_encode.h"
+#include "format/span_kernels.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace qattn::format::HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+using DI = hn::ScalableTag<std::int32_t>;
+using DF = hn::RebindToFloat<DI>;
+using I = hn::Vec<DI>;
+
+/// y[i] = kernel(x[i]) in lanes of 32 bits; the last, partial vector goes through padded copies.
+template <class Kernel>
+HWY_INLINE void transform(const Kernel& kernel, const void* x, void* y, std::size_t n) {
+  const DI d;
+  const auto* from = static_cast<const std::int32_t*>(x);
+  auto* to = static_cast<std::int32_t*>(y);
+  std::size_t i = 0;
+  for (; i + hn::Lanes(d) <= n; i += hn::Lanes(d)) hn::StoreU(kernel(hn::LoadU(d, from + i)), d, to + i);
+  if (i == n) return;
+  HWY_ALIGN std::int32_t last[hn::MaxLanes(d)] = {};
+  std::memcpy(last, from + i, (n - i) * sizeof(*last));
+  hn::Store(kernel(hn::Load(d, last)), d, last);
+  std::memcpy(to + i, last, (n - i) * sizeof(*last));
+}
+
+void encode_narrow(const NarrowEncoder& e, const float* x, std::uint32_t* codes, std::size_t n) {
+  const DI d;
+  const DF df;
+  const auto magnitude_mask = hn::Set(d, 0x7FFFFFFF);
+  const auto exponent_mask = hn::Set(d, 0x7F800000);
+  const auto bound = hn::Set(d, e.bound_bits);
+  const auto least = hn::Set(d, e.least_bits);
+  const auto to_unit = hn::Set(d, (23 - e.mantissa_bits) << 23);
+  const auto overflow = hn::Set(d, e.overflow);
+  const auto largest_number = hn::Set(d, e.largest_number);
+  const auto nan = hn::Set(d, e.nan);
+  const auto sign = hn::Set(d, e.sign_code);
+  const auto kernel = [&](I bits) {
+    const auto absolute = hn::And(bits, magnitude_mask);
+    const auto bounded = hn::Min(absolute, bound);
+    const auto exponent = hn::Max(hn::And(bounded, exponent_mask), least);
+    const auto start = hn::Add(exponent, to_unit);
+    const auto sum = hn::BitCast(d, hn::Add(hn::BitCast(df, bounded), hn::BitCast(df, start)));
+    const auto binade = hn::ShiftRightSame(hn::Sub(exponent, least), 23 - e.mantissa_bits);
+    const auto magnitude = hn::Min(hn::Add(hn::Sub(sum, start), binade), overflow);
+    const auto code = hn::Or(magnitude, hn::And(hn::ShiftRightSame(bits, e.sign_shift), sign));
+    const auto is_nan = hn::Or(hn::Gt(magnitude, largest_number), hn::Gt(absolute, exponent_mask));
+    return hn::IfThenElse(is_nan, nan, code);
+  };
+  transform(kernel, x, codes, n);
+}
+
+void decode_narrow(const NarrowDecoder& c, const std::uint32_t* codes, float* x, std::size_t n) {
+  const DI d;
+  const DF df;
+  const auto magnitude_mask = hn::Set(d, c.magnitude_mask);
+  const auto smallest_normal = hn::Set(d, c.smallest_normal);
+  const auto largest_finite = hn::Set(d, c.largest_finite);
+  const auto infinite = hn::Set(d, c.infinite);
+  const auto rebias = hn::Set(d, c.rebias);
+  const auto unit = hn::Set(df, c.unit);
+  const auto sign = hn::Set(d, c.magnitude_mask + 1);
+  const auto kernel = [&](I code) {
+    const auto magnitude = hn::And(code, magnitude_mask);
+    const auto subnormal = hn::BitCast(d, hn::Mul(hn::ConvertTo(df, magnitude), unit));
+    auto bits = hn::Add(hn::ShiftLeftSame(magnitude, 23 - c.mantissa_bits), rebias);
+    bits = hn::IfThenElse(hn::Lt(magnitude, smallest_normal), subnormal, bits);
+    bits = hn::IfThenElse(hn::Eq(magnitude, infinite), hn::Set(d, 0x7F800000), bits);
+    bits = hn::Or(bits, hn::ShiftLeftSame(hn::And(code, sign), c.sign_shift));
+    const auto is_nan = hn::AndNot(hn::Eq(magnitude, infinite), hn::Gt(magnitude, largest_finite));
+    return hn::IfThenElse(is_nan, hn::Set(d, 0x7FC00000), bits);
+  };
+  transform(kernel, codes, x, n);
+}
+
+/// Every NaN becomes `nan`, every Inf `infinite` of its sign; other bits stay. FP32 both ways.
+void canonical_float(std::int32_t nan, std::int32_t infinite, const void* x, void* y, std::size_t n) {
+  const DI d;
+  const auto inf = hn::Set(d, 0x7F800000);
+  const auto kernel = [&](I bits) {
+    const auto magnitude = hn::And(bits, hn::Set(d, 0x7FFFFFFF));
+    const auto as_infinite = hn::Or(hn::Xor(bits, magnitude), hn::Set(d, infinite));
+    const auto code = hn::IfThenElse(hn::Eq(magnitude, inf), as_infinite, bits);
+    return hn::IfThenElse(hn::Gt(magnitude, inf), hn::Set(d, nan), code);
+  };
+  transform(kernel, x, y, n);
+}
+
+/// The fast encoder's integer form; each target's compiler makes vector code of it where it has variable shifts.
+template <Rounding rounding>
+HWY_INLINE void encode_rounding(const Format& format, const Policy& policy, const float* x, std::uint32_t* codes,
+                                std::size_t n) {
+  const FastEncoder<rounding> encoder(format, policy.overflow, policy.subnormals);
+  for (std::size_t i = 0; i < n; ++i) codes[i] = encoder(x[i]);
+}
+
+void encode_integers(const Format& format, const Policy& policy, const float* x, std::uint32_t* codes, std::size_t n) {
+  switch (policy.rounding) {
+    case Rounding::nearest_even:
+      return encode_rounding<Rounding::nearest_even>(format, policy, x, codes, n);
+    case Rounding::nearest_away:
+      return encode_rounding<Rounding::nearest_away>(format, policy, x, codes, n);
+    case Rounding::toward_zero:
+      return encode_rounding<Rounding::toward_zero>(format, policy, x, codes, n);
+    case Rounding::up:
+      return encode_rounding<Rounding::up>(format, policy, x, codes, n);
+    case Rounding::down:
+      return encode_rounding<Rounding::down>(format, policy, x, codes, n);
+    case Rounding::stochastic:
+      break;
+  }
+}
+
+}  // namespace qattn::format::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
 #include <array>
 #include <bit>
-#include <cstddef>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "base/error.h"
-#include "format/encode.h"
-#include "format/fast_encode.h"
+#include "base/fp_environment.h"
 
 namespace qattn::format {
 namespace {
 
+HWY_EXPORT(encode_narrow);
+HWY_EXPORT(decode_narrow);
+HWY_EXPORT(canonical_float);
+HWY_EXPORT(encode_integers);
+
 void require(bool condition, const char* function, const Format& format, const char* rule) {
   if (condition) return;
   throw Error(ErrorKind::internal, std::string(function) + ": format '" + std::string(format.name) + "': " + rule);
-}
-
-template <Rounding rounding>
-void encode_all(FastEncoder<rounding> encoder, std::span<const float> x, std::span<std::uint32_t> codes) {
-  for (std::size_t i = 0; i < x.size(); ++i) codes[i] = encoder(x[i]);
-}
-
-#if defined(__x86_64__)
-/// The same loop where the compiler may use AVX2, whose shifts by variable counts let it vectorise: 0.7 ns a number
-/// instead of 3 to 9. Integers only, so the bits are the same.
-template <Rounding rounding>
-[[gnu::target("avx2")]] void encode_all_avx2(FastEncoder<rounding> encoder, std::span<const float> x,
-                                             std::span<std::uint32_t> codes) {
-  for (std::size_t i = 0; i < x.size(); ++i) codes[i] = encoder(x[i]);
-}
-#endif
-
-template <Rounding rounding>
-void encode_fast(const Format& format, std::span<const float> x, const Policy& policy, std::span<std::uint32_t> codes) {
-  const FastEncoder<rounding> encoder(format, policy.overflow, policy.subnormals);
-#if defined(__x86_64__)
-  if (__builtin_cpu_supports("avx2")) return encode_all_avx2(encoder, x, codes);
-#endif
-  encode_all(encoder, x, codes);
 }
 
 void encode_plain(const Format& format, std::span<const float> x, const Policy& policy, std::span<std::uint32_t> codes,
@@ -68,9 +175,13 @@ constexpr auto tables(std::index_sequence<indices...>) {
   return std::array{&table_at<indices>...};
 }
 
-/// FP32, TF32 and E8M13 are the top bits of a float.
+bool is_fp32(const Format& format) { return format.exponent_bits == 8 && format.mantissa_bits == 23; }
+
+std::int32_t fp32_nan() { return static_cast<std::int32_t>(nan_code(kFP32)); }
+
+/// TF32 and E8M13 are the top bits of a float.
 void decode_wide(const Format& format, std::span<const std::uint32_t> codes, std::span<float> values) {
-  const float nan = std::bit_cast<float>(static_cast<std::uint32_t>(nan_code(kFP32)));
+  const float nan = std::bit_cast<float>(fp32_nan());
   for (std::size_t i = 0; i < codes.size(); ++i) {
     values[i] = is_nan(format, codes[i]) ? nan : std::bit_cast<float>(codes[i] << (32 - format.bits));
   }
@@ -84,20 +195,18 @@ void encode_span(const Format& format, std::span<const float> x, const Policy& p
   require(x.size() == codes.size(), "encode_span", format, "as many codes as numbers are needed");
   require(policy.rounding != Rounding::stochastic || random_bits.size() == x.size(), "encode_span", format,
           "stochastic rounding needs random bits for each number");
-  if (!has_fast_encoder(format, policy.rounding)) return encode_plain(format, x, policy, codes, random_bits);
-  switch (policy.rounding) {
-    case Rounding::nearest_even:
-      return encode_fast<Rounding::nearest_even>(format, x, policy, codes);
-    case Rounding::nearest_away:
-      return encode_fast<Rounding::nearest_away>(format, x, policy, codes);
-    case Rounding::toward_zero:
-      return encode_fast<Rounding::toward_zero>(format, x, policy, codes);
-    case Rounding::up:
-      return encode_fast<Rounding::up>(format, x, policy, codes);
-    case Rounding::down:
-      return encode_fast<Rounding::down>(format, x, policy, codes);
-    case Rounding::stochastic:
-      break;
+  const FpEnvironment environment;
+  if (NarrowEncoder::fits(format, policy)) {
+    HWY_DYNAMIC_DISPATCH(encode_narrow)(NarrowEncoder(format, policy), x.data(), codes.data(), x.size());
+  } else if (is_fp32(format) && policy.subnormals == Subnormals::keep) {
+    const bool saturates = policy.overflow == Overflow::saturate;
+    const std::uint64_t infinite = saturates ? max_finite_code(format) : inf_code(format);
+    HWY_DYNAMIC_DISPATCH(canonical_float)
+    (fp32_nan(), static_cast<std::int32_t>(infinite), x.data(), codes.data(), x.size());
+  } else if (has_fast_encoder(format, policy.rounding)) {
+    HWY_DYNAMIC_DISPATCH(encode_integers)(format, policy, x.data(), codes.data(), x.size());
+  } else {
+    encode_plain(format, x, policy, codes, random_bits);
   }
 }
 
@@ -113,9 +222,18 @@ std::span<const float> decode_table(const Format& format) {
 void decode_span(const Format& format, std::span<const std::uint32_t> codes, std::span<float> values) {
   require(format.bits <= 32, "decode_span", format, "does not fit a float");
   require(codes.size() == values.size(), "decode_span", format, "as many numbers as codes are needed");
-  if (format.bits > 16) return decode_wide(format, codes, values);
-  const std::span<const float> table = decode_table(format);
-  for (std::size_t i = 0; i < codes.size(); ++i) values[i] = table[codes[i] & (table.size() - 1)];
+  const FpEnvironment environment;
+  if (is_fp32(format)) {
+    HWY_DYNAMIC_DISPATCH(canonical_float)(fp32_nan(), 0x7F800000, codes.data(), values.data(), codes.size());
+  } else if (format.bits > 16) {
+    decode_wide(format, codes, values);
+  } else if (NarrowDecoder::fits(format)) {
+    HWY_DYNAMIC_DISPATCH(decode_narrow)(NarrowDecoder(format), codes.data(), values.data(), codes.size());
+  } else {
+    const std::span<const float> table = decode_table(format);
+    for (std::size_t i = 0; i < codes.size(); ++i) values[i] = table[codes[i] & (table.size() - 1)];
+  }
 }
 
 }  // namespace qattn::format
+#endif  // HWY_ONCE

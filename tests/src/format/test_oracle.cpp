@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "base/random.h"
+#include "base/simd_target.h"
 #include "format/encode.h"
 #include "format/fast_encode.h"
 #include "mismatches.h"
@@ -192,29 +193,42 @@ TEST_CASE("numbers, midpoints and their neighbours: doubles, every deterministic
   }
 }
 
+namespace {
+
+/// encode_span on every SIMD target.
+void compare_spans(const Format& format, const std::vector<float>& x, const Policy& policy,
+                   const std::vector<std::uint32_t>& random, const std::vector<std::uint64_t>& expected,
+                   Mismatches& mismatches) {
+  if (format.bits > 32) return;
+  std::vector<std::uint32_t> codes(x.size());
+  for (const std::int64_t target : simd_targets()) {
+    const ForcedSimdTarget forced(target);
+    encode_span(format, x, policy, codes, random);
+    for (std::size_t i = 0; i < x.size(); ++i) mismatches.compare(format, x[i], policy, codes[i], expected[i]);
+  }
+}
+
+}  // namespace
+
 TEST_CASE("numbers, midpoints and their neighbours: floats, every deterministic policy, plain and fast") {
   const std::vector<Policy> policies = oracle::deterministic_policies();
   for (const Format* format : formats()) {
     CAPTURE(format->name);
     Mismatches mismatches, scalar_mismatches, span_mismatches;
     std::vector<float> x;
-    std::vector<std::vector<std::uint32_t>> expected(policies.size());
+    std::vector<std::vector<std::uint64_t>> expected(policies.size());
     for (const float probe : probes(*format).floats) {
       if (!std::isfinite(probe)) continue;
       x.push_back(probe);
       compare_with_oracle(*format, probe, mismatches, [&](std::size_t policy, std::uint64_t code) {
-        expected[policy].push_back(static_cast<std::uint32_t>(code));
+        expected[policy].push_back(code);
         if (!has_fast_encoder(*format, policies[policy].rounding)) return;
         const std::uint64_t fast = fast_code(*format, probe, policies[policy]);
         scalar_mismatches.compare(*format, probe, policies[policy], fast, code);
       });
     }
-    std::vector<std::uint32_t> codes(x.size());
     for (std::size_t policy = 0; policy < policies.size() && format->bits <= 32; ++policy) {
-      encode_span(*format, x, policies[policy], codes);
-      for (std::size_t i = 0; i < x.size(); ++i) {
-        span_mismatches.compare(*format, x[i], policies[policy], codes[i], expected[policy][i]);
-      }
+      compare_spans(*format, x, policies[policy], {}, expected[policy], span_mismatches);
     }
     INFO(mismatches.text() + scalar_mismatches.text() + span_mismatches.text());
     CHECK(mismatches.count() == 0);
@@ -235,13 +249,13 @@ TEST_CASE("zeros, infinities, NaNs and the ends of the range: every policy, plai
         const std::uint64_t expected = oracle::encode(*format, x, policy, random[0]);
         mismatches.compare(*format, x, policy, format::encode(*format, x, policy, random[0]), expected);
       }
-      if (format->bits <= 32) encode_span(*format, special.floats, policy, codes, random);
+      std::vector<std::uint64_t> expected(codes.size());
       for (std::size_t i = 0; i < codes.size(); ++i) {
         const float x = special.floats[i];
-        const std::uint64_t expected = oracle::encode(*format, static_cast<double>(x), policy, random[i]);
-        mismatches.compare(*format, x, policy, format::encode(*format, x, policy, random[i]), expected);
-        if (format->bits <= 32) mismatches.compare(*format, x, policy, codes[i], expected);
+        expected[i] = oracle::encode(*format, static_cast<double>(x), policy, random[i]);
+        mismatches.compare(*format, x, policy, format::encode(*format, x, policy, random[i]), expected[i]);
       }
+      compare_spans(*format, special.floats, policy, random, expected, mismatches);
     }
     INFO(mismatches.text());
     CHECK(mismatches.count() == 0);
@@ -264,12 +278,12 @@ TEST_CASE("random bit patterns: floats and doubles, every policy, plain and fast
         mismatches.compare(*format, wide, policy, format::encode(*format, wide, policy, random[i]),
                            oracle::encode(*format, wide, policy, random[i]));
       }
-      if (format->bits <= 32) encode_span(*format, x, policy, codes, random);
+      std::vector<std::uint64_t> expected(kCount);
       for (std::size_t i = 0; i < kCount; ++i) {
-        const std::uint64_t expected = oracle::encode(*format, static_cast<double>(x[i]), policy, random[i]);
-        mismatches.compare(*format, x[i], policy, format::encode(*format, x[i], policy, random[i]), expected);
-        if (format->bits <= 32) mismatches.compare(*format, x[i], policy, codes[i], expected);
+        expected[i] = oracle::encode(*format, static_cast<double>(x[i]), policy, random[i]);
+        mismatches.compare(*format, x[i], policy, format::encode(*format, x[i], policy, random[i]), expected[i]);
       }
+      compare_spans(*format, x, policy, random, expected, mismatches);
     }
     INFO(mismatches.text());
     CHECK(mismatches.count() == 0);
@@ -283,14 +297,18 @@ TEST_CASE("decode_span and decode_table give decode's bits") {
     std::vector<std::uint32_t> codes;
     for (const std::uint64_t code : codes_of(*format)) codes.push_back(static_cast<std::uint32_t>(code));
     std::vector<float> values(codes.size());
-    decode_span(*format, codes, values);
-    std::int64_t wrong = 0;
-    for (std::size_t i = 0; i < codes.size(); ++i) {
-      const float value = decode_float(*format, codes[i]);
-      const bool same_value = std::isnan(value) || static_cast<double>(value) == decode(*format, codes[i]);
-      wrong += std::bit_cast<std::uint32_t>(values[i]) == std::bit_cast<std::uint32_t>(value) && same_value ? 0 : 1;
+    for (const std::int64_t target : simd_targets()) {
+      const ForcedSimdTarget forced(target);
+      decode_span(*format, codes, values);
+      std::int64_t wrong = 0;
+      for (std::size_t i = 0; i < codes.size(); ++i) {
+        const float value = decode_float(*format, codes[i]);
+        const bool same_value = std::isnan(value) || static_cast<double>(value) == decode(*format, codes[i]);
+        wrong += std::bit_cast<std::uint32_t>(values[i]) == std::bit_cast<std::uint32_t>(value) && same_value ? 0 : 1;
+      }
+      INFO(simd_target_name(target));
+      CHECK(wrong == 0);
     }
-    CHECK(wrong == 0);
     if (format->bits > 16) {
       CHECK_THROWS_AS(decode_table(*format), Error);
     } else {
