@@ -691,6 +691,9 @@ void check_call(const Call& call, std::string_view kernel, std::span<const forma
   if (call.k.shape[0] != call.batch() || call.k.shape[3] != call.head_dim() || call.q_heads() % call.kv_heads() != 0) {
     fail("q must have k's batch and head_dim, and a multiple of its heads");
   }
+  if (call.d_o && (call.d_o->shape != call.q.shape || call.d_o->format != call.q.format)) {
+    fail("do must have q's shape and format");
+  }
   if (call.head_dim() > largest_head_dim) {
     fail(fmt::format("head_dim is {}; at most {}", call.head_dim(), largest_head_dim));
   }

@@ -179,7 +179,7 @@ struct Forward {
 Returned run_forward(const Forward& kernel, const Call& call);
 
 /// Throws Error(usage) unless q, k and v fit each other: rank 4, one batch size, head_dim and format of `formats`,
-/// Hq a multiple of Hkv, descales [B * Hkv] or none, nothing empty.
+/// Hq a multiple of Hkv, descales [B * Hkv] or none, do like q or none, nothing empty.
 void check_call(const Call& call, std::string_view kernel, std::span<const format::Format* const> formats,
                 std::int64_t largest_head_dim);
 

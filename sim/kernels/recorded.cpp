@@ -4,9 +4,11 @@
 #include <fmt/format.h>
 
 #include <limits>
+#include <optional>
 #include <utility>
 
 #include "base/error.h"
+#include "kernels/families.h"
 
 namespace qattn::kernels {
 namespace {
@@ -67,10 +69,12 @@ Call call_of(const io::RecordedCase& recorded, const io::RecordedKernel& kernel)
 
 const Kernel& kernel_of(const io::RecordedCase& recorded, const io::RecordedKernel& kernel) {
   const std::string where = place_of(recorded, kernel);
-  const std::string name =
-      io::require_text(io::override_attributes(recorded.attributes, kernel.attributes), "kernel", where);
-  const Kernel* found = find_kernel_or_null(name);
-  if (found == nullptr) throw Error(ErrorKind::input, fmt::format("{}: unknown kernel '{}'", where, name));
+  const io::Attributes attributes = io::override_attributes(recorded.attributes, kernel.attributes);
+  std::optional<std::string> name = io::find_text(attributes, "kernel", where);
+  if (!name && recorded.schema == io::kBackwardSchema) name = attn_qat_kernels()[0].name;
+  if (!name) throw Error(ErrorKind::input, fmt::format("{}: has no attribute kernel", where));
+  const Kernel* found = find_kernel_or_null(*name);
+  if (found == nullptr) throw Error(ErrorKind::input, fmt::format("{}: unknown kernel '{}'", where, *name));
   return *found;
 }
 

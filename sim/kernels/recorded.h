@@ -12,8 +12,9 @@ namespace qattn::kernels {
 /// Error(input) that names file, case and kernel when an attribute or a descale is of the wrong type or shape.
 Call call_of(const io::RecordedCase& recorded, const io::RecordedKernel& kernel);
 
-/// The kernel that a recording is of: the one that its attribute `kernel` names, never its group's name. Throws
-/// Error(input) when the attribute is missing or names no kernel of kernels().
+/// The kernel that a recording is of: the one that its attribute `kernel` names, never its group's name; a file
+/// of the backward schema is of Attn-QAT's kernel where it does not say. Throws Error(input) when the attribute is
+/// missing or names no kernel of kernels().
 const Kernel& kernel_of(const io::RecordedCase& recorded, const io::RecordedKernel& kernel);
 
 }  // namespace qattn::kernels

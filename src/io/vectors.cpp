@@ -280,6 +280,7 @@ RecordedCase VectorReader::recorded(const std::string& name) const {
   const std::string where = place(path(), name);
   RecordedCase result;
   result.file = path();
+  result.schema = schema_;
   result.name = name;
   result.attributes = file_.attributes(name);
   result.attributes.erase("schema");

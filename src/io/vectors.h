@@ -87,6 +87,7 @@ struct RecordedKernel {
 /// dq, dk and dv are [B, H, N, D] here whatever the file's layout. Shapes have been checked against each other.
 struct RecordedCase {
   std::string file;
+  std::string schema;  ///< kKernelSchema, kBackwardSchema or kGemmSchema
   std::string name;
   Attributes attributes;
   Tensors tensors;  ///< q, k, v (or a, b), k_mean, do, ..., and "quantized/sm90/per_thread/q_int8" by path
