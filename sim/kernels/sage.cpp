@@ -74,6 +74,8 @@ Form cuda_form(std::string_view kernel, const Call& call) {
   form.dequantized_tiles = 2;
   form.hidden = kHidden;
   form.start = kHidden;
+  form.scaled_max = fused_max;
+  form.exponents = fma_row;
   form.ex2 = scalar::ex2_approx_ftz;
   form.rcp = kRcp;
   form.lg2 = kLg2;

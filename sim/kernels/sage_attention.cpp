@@ -10,7 +10,6 @@
 
 #include "format/encode.h"
 #include "kernels/codes.h"
-#include "kernels/softmax_steps.h"
 #include "scalar/span.h"
 
 namespace qattn::kernels::sage {
@@ -165,12 +164,12 @@ void BlockReplay::row_max_and_exponents(Index row, std::span<const float> thread
   const float before = max;
   for (std::size_t t = 0; t < kThreads; ++t) {
     const float own = std::max(largest[2 * t], largest[2 * t + 1]);
-    max = std::max(max, std::fma(own, thread_gain[t], -form_.offset));
+    max = std::max(max, form_.scaled_max(own, thread_gain[t], form_.offset));
   }
   rescale_[static_cast<std::size_t>(row)] = before - max;
   std::array<float, 128> gain{};
   for (std::size_t i = 0; i < x.size(); ++i) gain[i] = thread_gain[thread_of(i)];
-  fma_row(x, std::span<const float>(gain.data(), x.size()), -max, x);
+  form_.exponents(x, std::span<const float>(gain.data(), x.size()), -max, x);
 }
 
 /// P's codes, the columns in V's order.
@@ -269,6 +268,8 @@ Block BlockReplay::finish(const format::Format& type) {
 }
 
 }  // namespace
+
+float fused_max(float x, float gain, float offset) { return std::fma(x, gain, -offset); }
 
 void add_thread_sums(std::span<const float> p, float rescale, ThreadSums& sums) {
   const auto of_16 = [&](std::size_t first, std::size_t t) {

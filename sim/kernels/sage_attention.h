@@ -57,6 +57,8 @@ struct Form {
   float hidden = 0;  ///< X of keys out of sight
   float start = 0;   ///< the max before the first tile
   float offset = 0;  ///< P is 2^offset at the max, to fill its format
+  float (*scaled_max)(float x, float gain, float offset) = nullptr;
+  void (*exponents)(std::span<const float> x, std::span<const float> gain, float shift, std::span<float> y) = nullptr;
   void (*ex2)(std::span<const float> x, std::span<float> y) = nullptr;
   float (*rcp)(float x) = nullptr;
   float (*lg2)(float x) = nullptr;
@@ -75,6 +77,8 @@ struct Form {
 inline constexpr float kLog2E = 1.44269504f;
 
 // The steps that forms are made of.
+/// fma(x, gain, -offset).
+float fused_max(float x, float gain, float offset);
 /// d = fma(d, rescale, ((p0 + p1) + p8) + p9) with the thread's columns of the first 16, then RN adds of the same sums.
 void add_thread_sums(std::span<const float> p, float rescale, ThreadSums& sums);
 /// (d0 + d1) + (d2 + d3).
