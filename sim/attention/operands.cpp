@@ -24,6 +24,34 @@ void spread_scales(const quant::Quantized& quantized, quant::Operand role, Store
   }
 }
 
+/// q . kbar for each query, f64 in channel order.
+std::vector<double> mean_scores(const MatrixF& q, const MatrixF& k_mean) {
+  std::vector<double> scores;
+  for (Eigen::Index i = 0; i < q.rows(); ++i) {
+    double sum = 0.0;
+    for (Eigen::Index c = 0; c < q.cols(); ++c) sum += static_cast<double>(q(i, c)) * static_cast<double>(k_mean(0, c));
+    scores.push_back(sum);
+  }
+  return scores;
+}
+
+/// Returns the balance's factors.
+std::vector<float> change_basis(const Recipe& recipe, MatrixF& q, MatrixF& k) {
+  std::vector<float> factors;
+  if (recipe.balance == Balance::smoothquant) {
+    factors = quant::balance_factors(quant::channel_amax(q), quant::channel_amax(k), recipe.balance_alpha);
+    q = quant::divide_channels(q, factors);
+    k = quant::multiply_channels(k, factors);
+  }
+  if (recipe.rotation == Rotation::hadamard) {
+    q = quant::rotate(q, {recipe.rotation_seed, 1});
+    k = quant::rotate(k, {recipe.rotation_seed, 1});
+  }
+  return factors;
+}
+
+}  // namespace
+
 Stored store(const Recipe& recipe, const OperandSpec& spec, quant::Operand role, const MatrixF& values) {
   Stored stored{};
   stored.format = spec.format;
@@ -45,43 +73,19 @@ Stored store(const Recipe& recipe, const OperandSpec& spec, quant::Operand role,
   return stored;
 }
 
-/// What a stored operand stands for, in f32.
-MatrixF values_of(const Stored& stored) {
-  if (!stored.coded()) return stored.values.cast<float>();
+MatrixD values_of(const Stored& stored) {
+  if (!stored.coded()) return stored.values;
   MatrixF values(stored.codes.rows(), stored.codes.cols());
   const auto size = static_cast<std::size_t>(values.size());
   format::decode_span(*stored.format, {stored.codes.data(), size}, {values.data(), size});
-  if (stored.row_scale.empty()) return values;
   for (Eigen::Index i = 0; i < values.rows(); ++i) {
-    for (Eigen::Index j = 0; j < values.cols(); ++j) values(i, j) *= stored.row_scale[static_cast<std::size_t>(i)];
+    for (Eigen::Index j = 0; j < values.cols(); ++j) {
+      if (!stored.row_scale.empty()) values(i, j) *= stored.row_scale[static_cast<std::size_t>(i)];
+      if (!stored.column_scale.empty()) values(i, j) *= stored.column_scale[static_cast<std::size_t>(j)];
+    }
   }
-  return values;
+  return values.cast<double>();
 }
-
-/// q . kbar for each query, f64 in channel order.
-std::vector<double> mean_scores(const MatrixF& q, const MatrixF& k_mean) {
-  std::vector<double> scores;
-  for (Eigen::Index i = 0; i < q.rows(); ++i) {
-    double sum = 0.0;
-    for (Eigen::Index c = 0; c < q.cols(); ++c) sum += static_cast<double>(q(i, c)) * static_cast<double>(k_mean(0, c));
-    scores.push_back(sum);
-  }
-  return scores;
-}
-
-void change_basis(const Recipe& recipe, MatrixF& q, MatrixF& k) {
-  if (recipe.balance == Balance::smoothquant) {
-    const auto factors = quant::balance_factors(quant::channel_amax(q), quant::channel_amax(k), recipe.balance_alpha);
-    q = quant::divide_channels(q, factors);
-    k = quant::multiply_channels(k, factors);
-  }
-  if (recipe.rotation == Rotation::hadamard) {
-    q = quant::rotate(q, {recipe.rotation_seed, 1});
-    k = quant::rotate(k, {recipe.rotation_seed, 1});
-  }
-}
-
-}  // namespace
 
 quant::QuantizerSpec quantizer_spec(const Recipe& recipe, const OperandSpec& spec, quant::Operand role) {
   quant::QuantizerSpec quantizer;
@@ -112,22 +116,25 @@ Operands prepare_operands(const Problem& problem, const Recipe& recipe) {
   MatrixF q = problem.q.cast<float>();
   MatrixF k = problem.k.cast<float>();
   MatrixF v = problem.v.cast<float>();
-  change_basis(recipe, q, k);
+  operands.balance = change_basis(recipe, q, k);
   const bool smooth_k = recipe.smoothing == Smoothing::k || recipe.smoothing == Smoothing::qk;
   const bool smooth_q = recipe.smoothing == Smoothing::q || recipe.smoothing == Smoothing::qk;
   if (smooth_k) {
     quant::Smoothed smoothed = quant::smooth(k);
     operands.lse_shift = mean_scores(q, smoothed.means);
     k = std::move(smoothed.centred);
+    operands.k_mean = std::move(smoothed.means);
   }
   operands.k = store(recipe, recipe.k, quant::Operand::k, k);
   if (smooth_q) {
     quant::SmoothSpec blocks;
     blocks.block_rows = recipe.q_block;
     quant::Smoothed smoothed = quant::smooth(q, blocks);
-    const MatrixF& right = recipe.correction == Correction::quantized_k ? values_of(operands.k) : k;
+    const MatrixF right =
+        recipe.correction == Correction::quantized_k ? MatrixF(values_of(operands.k).cast<float>()) : k;
     operands.correction = quant::mean_correction(smoothed.means, right, *recipe.correction_format);
     q = std::move(smoothed.centred);
+    operands.q_means = std::move(smoothed.means);
   }
   operands.q = store(recipe, recipe.q, quant::Operand::q, q);
   if (recipe.smooth_v) {

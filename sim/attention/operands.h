@@ -30,7 +30,16 @@ struct Operands {
   MatrixF correction;             ///< [q blocks, keys]: qbar K^T, in the units of Q K^T
   std::vector<double> lse_shift;  ///< [queries]: q . kbar, what smoothing K took from every score of the row
   std::vector<float> v_mean;      ///< [channels]
+  MatrixF k_mean;                 ///< [1, channels]
+  MatrixF q_means;                ///< [q blocks, channels]
+  std::vector<float> balance;     ///< [channels]: Q was divided by it, K multiplied
 };
+
+/// `values` [tokens, channels] in the format of `spec`, quantized as the recipe says.
+Stored store(const Recipe& recipe, const OperandSpec& spec, quant::Operand role, const MatrixF& values);
+
+/// What a stored operand stands for: RN(code * scale) in f32, or its values.
+MatrixD values_of(const Stored& stored);
 
 /// The quantizer that a recipe has for one of its operands.
 quant::QuantizerSpec quantizer_spec(const Recipe& recipe, const OperandSpec& spec, quant::Operand role);

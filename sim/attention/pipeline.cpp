@@ -26,35 +26,18 @@
 
 #include "attention/contraction.h"
 #include "attention/operands.h"
+#include "attention/rounding.h"
 #include "attention/scores.h"
 #include "base/elementary.h"
 #include "base/error.h"
 #include "base/fp_environment.h"
 #include "format/encode.h"
 #include "quant/quantize.h"
-#include "scalar/span.h"
 
 namespace qattn::attention {
 namespace {
 
 constexpr double kLn2 = 0x1.62E42FEFA39EFp-1;
-
-void apply_exp2(Exp2 kind, std::span<float> x) {
-  switch (kind) {
-    case Exp2::exact:
-      return elementary::exp2_float(x, x);
-    case Exp2::mufu:
-      return scalar::ex2_approx_ftz(x, x);
-    case Exp2::fa4_poly:
-      return scalar::ex2_fa4_poly(x, x);
-  }
-}
-
-float rounded(const format::Format& format, float x) {
-  constexpr format::Policy to_nearest{format::Rounding::nearest_even, format::Overflow::inf_or_nan,
-                                      format::Subnormals::keep};
-  return format::decode_float(format, static_cast<std::uint32_t>(format::encode(format, x, to_nearest)));
-}
 
 /// A tile's row sum in a narrow format: every p and every addition is rounded to it. The order is that in which the
 /// fragments of an m16n8 row are reduced: neighbours, the lanes of a quad at distance 2, then 1, then blocks of 8
@@ -74,10 +57,6 @@ float narrow_row_sum(const format::Format& format, std::vector<float> p) {
     }
   }
   return p.front();
-}
-
-void apply_exp2(Exp2, std::span<double> x) {
-  for (double& value : x) value = elementary::exp2(value);
 }
 
 /// One head under one recipe; Real is the softmax type.
@@ -270,18 +249,12 @@ class Head {
       for (Eigen::Index c = 0; c < running.o.cols(); ++c) {
         Real o = running.o(r, c) / sum * output_factor_[static_cast<std::size_t>(c)];
         if (!operands_.v_mean.empty()) o += static_cast<Real>(operands_.v_mean[static_cast<std::size_t>(c)]);
-        output.o(first + r, c) = rounded_output(o);
+        output.o(first + r, c) = rounded(o_format_, static_cast<double>(o));
       }
       const double shift = operands_.lse_shift.empty() ? 0.0 : problem_.sm_scale * operands_.lse_shift[query];
       output.lse[query] =
           static_cast<double>(running.max[i]) * kLn2 + elementary::log(static_cast<double>(sum)) + shift;
     }
-  }
-
-  double rounded_output(Real o) const {
-    constexpr format::Policy to_nearest{format::Rounding::nearest_even, format::Overflow::inf_or_nan,
-                                        format::Subnormals::keep};
-    return format::decode(o_format_, format::encode(o_format_, o, to_nearest));
   }
 
   const Problem& problem_;

@@ -172,6 +172,51 @@ void set_v_micro_axis(Recipe& r, std::string_view value) {
   r.v.micro_axis = value == "tokens" ? std::nullopt : std::optional(quant::Axis::columns);
 }
 
+using Source = GradientOperand::Source;
+
+/// An own operand of the backward pass has one scale a tile.
+void set_own_format(OperandSpec& spec, quant::Operand role, std::string_view key, std::string_view value) {
+  spec = OperandSpec{};
+  spec.granularity = quant::Granularity::per_block;
+  set_format(spec, role, key, value);
+}
+
+void set_gradient_operand(GradientOperand& operand, quant::Operand role, std::string_view key, std::string_view value) {
+  operand = GradientOperand{};
+  if (value == "forward" || value == "original") {
+    operand.source = value == "forward" ? Source::forward : Source::original;
+    return;
+  }
+  operand.source = Source::own;
+  set_own_format(operand.spec, role, key, value);
+}
+
+std::string gradient_operand_name(const GradientOperand& operand) {
+  if (operand.source == Source::own) return format_name(operand.spec);
+  return operand.source == Source::forward ? "forward" : "original";
+}
+
+void set_tile_granularity(std::initializer_list<OperandSpec*> specs, std::string_view key, std::string_view value) {
+  constexpr std::string_view allowed = "per_block, per_token, 1x16, 1x32";
+  if (value != "per_block" && value != "per_token" && value != "1x16" && value != "1x32")
+    bad_value(key, value, allowed);
+  for (OperandSpec* spec : specs) spec->granularity = quant::find_granularity(value);
+}
+
+std::string tile_granularity_name(const OperandSpec& spec) {
+  return std::string(quant::name(spec.scaled() ? spec.granularity : quant::Granularity::per_block));
+}
+
+void set_o_prime_p(Recipe& r, std::string_view value) {
+  r.backward.o_prime_p = value == "exact" ? nullptr : parse_plain_format("o_prime_p_format", value);
+}
+
+std::string o_prime_p_name(const Recipe& r) {
+  return r.backward.o_prime_p == nullptr ? "exact" : std::string(r.backward.o_prime_p->name);
+}
+
+constexpr std::pair<std::string_view, bool> kDelta[] = {{"o", false}, {"o_prime", true}};
+
 using View = std::string_view;
 
 // clang-format off
@@ -196,6 +241,19 @@ constexpr std::string_view kRules = "amax, reciprocal, triton_eps, e8m0_floor, e
   RecipeKey{#o "_global_scale", "true, false", "a second FP32 scale for the whole of " #o,                                \
             [](Recipe& r, View v) { r.o.global_scale = parse_enum<bool>(kBool, #o "_global_scale", v); },                 \
             [](const Recipe& r) { return bool_name(r.o.global_scale); }}
+
+/// A key of the backward pass for an operand that is quantized there (P, dS, dO), and for one of Q, K and V.
+#define QATTN_TILE_KEY(field, role, help)                                                                                 \
+  RecipeKey{#field "_format", kFormats, help,                                                                            \
+            [](Recipe& r, View v) { set_own_format(r.backward.field, quant::Operand::role, #field "_format", v); },       \
+            [](const Recipe& r) { return format_name(r.backward.field); }}
+#define QATTN_SOURCE_KEY(field, name, role, help)                                                                         \
+  RecipeKey{name, "forward, original, or a format", help,                                                                \
+            [](Recipe& r, View v) { set_gradient_operand(r.backward.field, quant::Operand::role, name, v); },             \
+            [](const Recipe& r) { return gradient_operand_name(r.backward.field); }}
+#define QATTN_PRODUCT_KEY(product, left, right)                                                                           \
+  RecipeKey{#product "_format", kFormats, "sets " #left "_format and " #right "_format",                                 \
+            [](Recipe& r, View v) { set(r, #left "_format", v); set(r, #right "_format", v); }, nullptr}
 
 const RecipeKey kKeys[] = {
   {"name", "text", "the recipe's name", [](Recipe& r, View v) { r.name = v; }, [](const Recipe& r) { return r.name; }},
@@ -294,8 +352,40 @@ const RecipeKey kKeys[] = {
   {"o_format", "input, fp64, fp32, fp16, bf16", "format that O is rounded to",
    [](Recipe& r, View v) { r.o_format = v == "input" ? nullptr : parse_plain_format("o_format", v); },
    [](const Recipe& r) { return r.o_format == nullptr ? std::string("input") : std::string(r.o_format->name); }},
+  QATTN_SOURCE_KEY(qk, "backward_qk_format", q, "Q and K of the scores that the backward pass computes again"),
+  QATTN_PRODUCT_KEY(dv, dv_p, dv_do),
+  QATTN_TILE_KEY(dv_p, p, "format of P in dV = P^T dO"),
+  {"dv_p_granularity", "per_block, per_token, 1x16, 1x32", "what shares a scale of that P",
+   [](Recipe& r, View v) { set_tile_granularity({&r.backward.dv_p}, "dv_p_granularity", v); },
+   [](const Recipe& r) { return tile_granularity_name(r.backward.dv_p); }},
+  QATTN_TILE_KEY(dv_do, q, "format of dO in dV = P^T dO"),
+  QATTN_PRODUCT_KEY(dp, dp_do, dp_v),
+  QATTN_TILE_KEY(dp_do, q, "format of dO in dP = dO V^T"),
+  QATTN_SOURCE_KEY(dp_v, "dp_v_format", k, "V in dP = dO V^T"),
+  QATTN_PRODUCT_KEY(dq, dq_ds, dq_k),
+  QATTN_TILE_KEY(dq_ds, p, "format of dS in dQ = dS K"),
+  QATTN_SOURCE_KEY(dq_k, "dq_k_format", k, "K in dQ = dS K"),
+  QATTN_PRODUCT_KEY(dk, dk_ds, dk_q),
+  QATTN_TILE_KEY(dk_ds, p, "format of dS in dK = dS^T Q"),
+  QATTN_SOURCE_KEY(dk_q, "dk_q_format", q, "Q in dK = dS^T Q"),
+  {"ds_granularity", "per_block, per_token, 1x16, 1x32", "what shares a scale of dS",
+   [](Recipe& r, View v) { set_tile_granularity({&r.backward.dq_ds, &r.backward.dk_ds}, "ds_granularity", v); },
+   [](const Recipe& r) { return tile_granularity_name(r.backward.dq_ds); }},
+  {"delta_o", "o, o_prime", "output of delta = rowsum(dO O): O, or O' = P V with an unquantized P",
+   [](Recipe& r, View v) { r.backward.delta_o_prime = parse_enum<bool>(kDelta, "delta_o", v); },
+   [](const Recipe& r) { return enum_name<bool>(kDelta, r.backward.delta_o_prime); }},
+  {"o_prime_p_format", "exact, bf16, fp16", "format that P is cast to in O'", set_o_prime_p, o_prime_p_name},
+  {"backward_k_mean", "true, false", "dQ += rowsum(dS) mean(K) where K is smoothed",
+   [](Recipe& r, View v) { r.backward.k_mean = parse_enum<bool>(kBool, "backward_k_mean", v); },
+   [](const Recipe& r) { return bool_name(r.backward.k_mean); }},
+  {"backward_q_mean", "true, false", "dK += colsum(dS) mean(Q) where Q is smoothed",
+   [](Recipe& r, View v) { r.backward.q_mean = parse_enum<bool>(kBool, "backward_q_mean", v); },
+   [](const Recipe& r) { return bool_name(r.backward.q_mean); }},
 };
 #undef QATTN_OPERAND_KEYS
+#undef QATTN_TILE_KEY
+#undef QATTN_SOURCE_KEY
+#undef QATTN_PRODUCT_KEY
 // clang-format on
 
 /// Levenshtein's distance, for "did you mean".

@@ -58,6 +58,37 @@ struct OperandSpec {
   bool row_scaled() const { return scaled() && granularity == quant::Granularity::per_token; }
 };
 
+/// Q, K or V in a product of the backward pass.
+struct GradientOperand {
+  enum class Source : std::uint8_t {
+    forward,   ///< as the forward pass stores it
+    original,  ///< the dump's values: neither rotated, balanced, smoothed nor quantized
+    own,       ///< smoothed as in the forward pass, stored in `spec`
+  };
+  Source source = Source::forward;
+  OperandSpec spec = {};
+};
+
+/// The backward pass of a training method: five products, dV = P^T dO, dP = dO V^T, dQ = dS K, dK = dS^T Q and S once
+/// more, each with its own operands. P and dS are quantized tile by tile, dO by query blocks; "exact" keeps a value in
+/// the softmax type. The defaults are straight-through gradients of the quantized forward pass, nothing else rounded.
+struct BackwardSpec {
+  GradientOperand qk;  ///< of S
+  OperandSpec dv_p;
+  OperandSpec dv_do;
+  OperandSpec dp_do;
+  GradientOperand dp_v;
+  OperandSpec dq_ds;
+  GradientOperand dq_k;
+  OperandSpec dk_ds;
+  GradientOperand dk_q;
+  /// delta = rowsum(dO * O') with O' = P V of an unquantized P (Attn-QAT) in place of the output O.
+  bool delta_o_prime = false;
+  const format::Format* o_prime_p = nullptr;  ///< format that P is cast to in O'; nullptr: not at all
+  bool k_mean = false;                        ///< dQ += rowsum(dS) mean(K), where K was smoothed (SageBwd, Algorithm 3)
+  bool q_mean = true;                         ///< dK += colsum(dS) mean(Q), where Q was smoothed
+};
+
 /// Fields are in the order of the pipeline; recipe_keys() documents each as users see it.
 struct Recipe {
   std::string name;
@@ -106,6 +137,8 @@ struct Recipe {
   Softmax softmax = Softmax::f32;
   /// Format that O is rounded to at the end; nullptr: the format of q in the dump.
   const format::Format* o_format = &format::kFP32;
+
+  BackwardSpec backward;
 };
 
 /// One key of a recipe, as TOML files, `--set` and listings use it.

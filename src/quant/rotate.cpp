@@ -26,6 +26,35 @@ double balance(double q_amax, double k_amax, double alpha) {
   return elementary::exp2(alpha * elementary::log2(q_amax) - (1 - alpha) * elementary::log2(k_amax));
 }
 
+void flip_signs(std::span<double> row, std::uint64_t seed, int round) {
+  for (std::size_t c = 0; c < row.size(); ++c)
+    if (random_bits(seed, static_cast<std::uint64_t>(round), c) >> 63) row[c] = -row[c];
+}
+
+// Rounds forward are sign changes, then the transform; back, both in reverse, since each is its own transpose.
+MatrixF rotate(MatrixView<float> x, const RotationSpec& spec, bool back) {
+  const FpEnvironment environment;
+  const auto channels = static_cast<std::size_t>(x.cols());
+  if (!std::has_single_bit(channels) || spec.rounds < 0)
+    throw Error(ErrorKind::usage, "Hadamard rotation of " + std::to_string(channels) + " channels in " +
+                                      std::to_string(spec.rounds) +
+                                      " rounds: the number of channels must be a power of two, rounds at least 0");
+  const double factor = normalisation(std::countr_zero(channels), spec.rounds);
+  MatrixF rotated(x.rows(), x.cols());
+  std::vector<double> row(channels);
+  for (std::int64_t r = 0; r < x.rows(); ++r) {
+    for (std::size_t c = 0; c < channels; ++c) row[c] = static_cast<double>(x(r, static_cast<std::int64_t>(c)));
+    for (int round = 0; round < spec.rounds; ++round) {
+      if (!back) flip_signs(row, spec.seed, round);
+      walsh_hadamard(row);
+      if (back) flip_signs(row, spec.seed, spec.rounds - 1 - round);
+    }
+    for (std::size_t c = 0; c < channels; ++c)
+      rotated(r, static_cast<std::int64_t>(c)) = static_cast<float>(row[c] * factor);
+  }
+  return rotated;
+}
+
 void check_channels(std::int64_t channels, std::size_t factors) {
   if (static_cast<std::size_t>(channels) != factors)
     throw Error(ErrorKind::internal,
@@ -47,28 +76,9 @@ void walsh_hadamard(std::span<double> values) {
   }
 }
 
-MatrixF rotate(MatrixView<float> x, const RotationSpec& spec) {
-  const FpEnvironment environment;
-  const auto channels = static_cast<std::size_t>(x.cols());
-  if (!std::has_single_bit(channels) || spec.rounds < 0)
-    throw Error(ErrorKind::usage, "Hadamard rotation of " + std::to_string(channels) + " channels in " +
-                                      std::to_string(spec.rounds) +
-                                      " rounds: the number of channels must be a power of two, rounds at least 0");
-  const double factor = normalisation(std::countr_zero(channels), spec.rounds);
-  MatrixF rotated(x.rows(), x.cols());
-  std::vector<double> row(channels);
-  for (std::int64_t r = 0; r < x.rows(); ++r) {
-    for (std::size_t c = 0; c < channels; ++c) row[c] = static_cast<double>(x(r, static_cast<std::int64_t>(c)));
-    for (int round = 0; round < spec.rounds; ++round) {
-      for (std::size_t c = 0; c < channels; ++c)
-        if (random_bits(spec.seed, static_cast<std::uint64_t>(round), c) >> 63) row[c] = -row[c];
-      walsh_hadamard(row);
-    }
-    for (std::size_t c = 0; c < channels; ++c)
-      rotated(r, static_cast<std::int64_t>(c)) = static_cast<float>(row[c] * factor);
-  }
-  return rotated;
-}
+MatrixF rotate(MatrixView<float> x, const RotationSpec& spec) { return rotate(x, spec, false); }
+
+MatrixF rotate_back(MatrixView<float> x, const RotationSpec& spec) { return rotate(x, spec, true); }
 
 std::vector<float> channel_amax(MatrixView<float> x) {
   return group_amax(x, GroupMap({.granularity = Granularity::per_channel}, x.rows(), x.cols()));

@@ -23,6 +23,9 @@ struct RotationSpec {
 /// Throws Error(usage) when the number of channels is no power of two or rounds is negative.
 MatrixF rotate(MatrixView<float> x, const RotationSpec& spec);
 
+/// x M^T, for each row: undoes rotate(), and takes a gradient back to the basis before it. The same arithmetic.
+MatrixF rotate_back(MatrixView<float> x, const RotationSpec& spec);
+
 /// The unnormalised transform x H in place, by log2(n) stages of additions and subtractions of pairs at distance
 /// 1, 2, 4, ...; exact on integers whose sums stay below 2^53. `values` has a power of two of elements.
 void walsh_hadamard(std::span<double> values);

@@ -4,8 +4,8 @@
 #include <cstring>
 
 #include "attention/dense_product.h"
-#include "heads.h"
 #include "base/error.h"
+#include "heads.h"
 #include "support/catch.h"
 
 using namespace qattn;

@@ -8,10 +8,10 @@
 #include <xmmintrin.h>
 #endif
 
-#include "heads.h"
 #include "attention/pipeline.h"
 #include "attention/reference.h"
 #include "base/error.h"
+#include "heads.h"
 #include "support/catch.h"
 
 using namespace qattn;
@@ -262,4 +262,53 @@ TEST_CASE("shapes that disagree are refused") {
   CHECK_THROWS_AS(run_recipe(problem, Recipe{}, format::kFP16), Error);
   problem.v.resize(0, 0);
   CHECK_THROWS_AS(reference_attention(problem), Error);
+}
+
+TEST_CASE("A row scale of P is finer than the static one where a tile's own maximum is small") {
+  Problem problem = make_problem(301, 64, 128, 16);
+  // The first key tile holds every row's largest score, the second only small p.
+  problem.k.bottomRows(64) *= 0.05;
+  problem.v.topRows(64).setZero();
+  const Recipe fixed = make_recipe({{"p_format", "int8"}, {"tiling", "sm80"}});
+  Recipe by_row = fixed;
+  set(by_row, "p_granularity", "per_token");
+  const MatrixD exact = reference_attention(problem).o;
+  const double fixed_error = (run_recipe(problem, fixed, format::kFP16).o - exact).norm();
+  const double row_error = (run_recipe(problem, by_row, format::kFP16).o - exact).norm();
+  CHECK(row_error < 0.5 * fixed_error);
+  // A tile that holds the maximum has p = 1, so that both scales are 1 / 127.
+  problem.k.bottomRows(64).setConstant(-100.0);
+  problem.q.col(0).setConstant(10.0);
+  const MatrixD a = run_recipe(problem, fixed, format::kFP16).o, b = run_recipe(problem, by_row, format::kFP16).o;
+  CHECK((a - b).norm() < 1e-6 * b.norm() + 1e-12);
+}
+
+TEST_CASE("A BF16 row sum is reduced as the fragments of a row are") {
+  // Scores of one channel: k holds log2 of p, times ln 2 in sm_scale; the first key has p = 1.
+  Problem problem = make_problem(302, 1, 32, 1);
+  problem.q(0, 0) = 1.0;
+  problem.sm_scale = 0x1.62E42FEFA39EFp-1;
+  problem.v.setOnes();
+  std::vector<float> p;
+  for (std::int64_t j = 0; j < 32; ++j) {
+    problem.k(j, 0) = -static_cast<double>((7 * j) % 11);
+    p.push_back(std::ldexp(1.0F, -static_cast<int>((7 * j) % 11)));
+  }
+  const auto bf16 = [](float x) {
+    return format::decode_float(format::kBF16, static_cast<std::uint32_t>(format::encode(format::kBF16, x, {})));
+  };
+  // Four warps of 8 columns; lane t of a quad holds columns 2t and 2t + 1.
+  float warp_sum[4];
+  for (std::size_t w = 0; w < 4; ++w) {
+    float lane[4];
+    for (std::size_t t = 0; t < 4; ++t) lane[t] = bf16(p[8 * w + 2 * t] + p[8 * w + 2 * t + 1]);
+    warp_sum[w] = bf16(bf16(lane[0] + lane[2]) + bf16(lane[1] + lane[3]));
+  }
+  const float expected = bf16(bf16(warp_sum[0] + warp_sum[2]) + bf16(warp_sum[1] + warp_sum[3]));
+  Recipe recipe = make_recipe({{"q_block", "32"}, {"q_warp", "32"}, {"k_block", "32"}, {"k_warp", "32"}});
+  const double ascending = run_recipe(problem, recipe, format::kFP16).lse.front();
+  set(recipe, "row_sum_format", "bf16");
+  const double narrow = run_recipe(problem, recipe, format::kFP16).lse.front();
+  CHECK(narrow == Approx(std::log(static_cast<double>(expected))).epsilon(1e-12));
+  CHECK(std::abs(narrow - ascending) > 1e-4);
 }

@@ -1,9 +1,9 @@
 // The table of recipe keys: every key round-trips, every bad value and misfit is named.
 #include <set>
 
-#include "heads.h"
 #include "attention/recipe.h"
 #include "base/error.h"
+#include "heads.h"
 #include "support/catch.h"
 
 using namespace qattn;

@@ -125,3 +125,14 @@ TEST_CASE("Balancing by powers of two keeps every product exactly, by other fact
   const auto balanced_q = channel_amax(q3), balanced_k = channel_amax(k3);
   for (std::size_t c = 0; c < 32; ++c) CHECK(balanced_q[c] == Approx(balanced_k[c]).epsilon(1e-6));
 }
+
+TEST_CASE("A rotation back undoes a rotation, and is its transpose") {
+  for (const int rounds : {1, 2, 3}) {
+    const RotationSpec spec{.seed = 5, .rounds = rounds};
+    const MatrixF identity = MatrixF::Identity(64, 64);
+    const MatrixF m = rotate(identity, spec);
+    CHECK(rotate_back(identity, spec) == MatrixF(m.transpose()));
+    CHECK((rotate_back(m, spec) - identity).cwiseAbs().maxCoeff() < 1e-6f);
+    CHECK((rotate(m, spec) - identity).cwiseAbs().maxCoeff() > 0.1f);
+  }
+}
