@@ -17,6 +17,7 @@
 #include "kernels/codes.h"
 #include "kernels/families.h"
 #include "kernels/forward.h"
+#include "kernels/lanes.h"
 #include "mma/tile.h"
 #include "scalar/cast.h"
 #include "scalar/ptx.h"
@@ -61,22 +62,6 @@ MatrixCodes interleaved(const MatrixCodes& codes) {
     result.col(key - within + place) = codes.col(key);
   }
   return result;
-}
-
-/// Sum over the lanes of a warp, or over warps, by exchanges: with the far one first at distances n/2, ..., 1.
-template <class Add>
-float butterfly(std::span<float> terms, bool far_first, Add add) {
-  const std::size_t n = terms.size();
-  if (far_first) {
-    for (std::size_t distance = n / 2; distance > 0; distance /= 2) {
-      for (std::size_t i = 0; i < distance; ++i) terms[i] = add(terms[i], terms[i + distance]);
-    }
-  } else {
-    for (std::size_t distance = 1; distance < n; distance *= 2) {
-      for (std::size_t i = 0; i + distance < n; i += 2 * distance) terms[i] = add(terms[i], terms[i + distance]);
-    }
-  }
-  return terms[0];
 }
 
 constexpr auto kAdd = [](float a, float b) { return a + b; };

@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "kernels/fa2_backward.h"
 #include "kernels/families.h"
 
 namespace qattn::kernels {
@@ -59,6 +60,7 @@ Returned run(const Call& call) {
   const Forward kernel = flash_attention_2(call);
   Returned returned = run_forward(kernel, call);
   state_evidence(returned, kernel, call, unconfirmed(kernel, call));
+  if (call.d_o) add_fa2_backward(call, returned);
   return returned;
 }
 

@@ -7,9 +7,8 @@
 
 #include "base/elementary.h"
 #include "base/error.h"
-#include "base/random.h"
-#include "format/encode.h"
 #include "kernels/attn_qat.h"
+#include "sim/kernels/exact_gradients.h"
 #include "sim/kernels/trial.h"
 #include "support/catch.h"
 
@@ -17,21 +16,6 @@ namespace qattn::kernels::attn_qat {
 namespace {
 
 using Eigen::Index;
-
-MatrixD head_of(const Tensor& tensor, Index head) {
-  const Index size = tensor.shape[2] * tensor.shape[3];
-  return decode_matrix(tensor, head * size, tensor.shape[2], tensor.shape[3]);
-}
-
-/// sqrt(sum (x - y)^2 / sum y^2).
-double relative_l2(const MatrixD& x, const MatrixD& y) {
-  double difference = 0, size = 0;
-  for (Index i = 0; i < x.size(); ++i) {
-    difference += (x.data()[i] - y.data()[i]) * (x.data()[i] - y.data()[i]);
-    size += y.data()[i] * y.data()[i];
-  }
-  return std::sqrt(difference / size);
-}
 
 TEST_CASE("every recorded o, dq, dk and dv comes out bit for bit") {
   const std::vector<Trial> all = trials("backward_vectors.h5");
@@ -118,21 +102,16 @@ struct Made {
   bool causal;
 };
 
-Tensor random_tensor(Index batch, Index tokens, Index head_dim, std::uint64_t stream) {
-  Tensor tensor = make_tensor(format::kBF16, {batch, 1, tokens, head_dim});
-  for (std::int64_t i = 0; i < tensor.elements(); ++i) {
-    const double x = 4 * random_unit(7, stream, static_cast<std::uint64_t>(i)) - 2;
-    tensor.set_code(i, format::encode(format::kBF16, x, {}));
-  }
-  return tensor;
+Tensor operand(Index batch, Index tokens, Index head_dim, std::uint64_t stream) {
+  return random_tensor(format::kBF16, {batch, 1, tokens, head_dim}, stream);
 }
 
 Call call_like(const Made& made) {
   Call call;
-  call.q = random_tensor(made.batch, made.q_tokens, made.head_dim, 1);
-  call.k = random_tensor(made.batch, made.kv_tokens, made.head_dim, 2);
-  call.v = random_tensor(made.batch, made.kv_tokens, made.head_dim, 3);
-  call.d_o = random_tensor(made.batch, made.q_tokens, made.head_dim, 4);
+  call.q = operand(made.batch, made.q_tokens, made.head_dim, 1);
+  call.k = operand(made.batch, made.kv_tokens, made.head_dim, 2);
+  call.v = operand(made.batch, made.kv_tokens, made.head_dim, 3);
+  call.d_o = operand(made.batch, made.q_tokens, made.head_dim, 4);
   call.is_causal = made.causal;
   call.sm_scale = 1 / std::sqrt(static_cast<double>(made.head_dim));
   call.arguments = {{"smooth_k", false},
@@ -143,23 +122,14 @@ Call call_like(const Made& made) {
   return call;
 }
 
-/// o, dq, dk, dv of a head in float64, from the quantized q, k and v.
+/// Of a head in float64, from the quantized q, k and v.
 std::map<std::string, MatrixD> exact_attention(const Call& call, const Returned& returned, Index head) {
-  const MatrixD q = head_of(returned.tensors.at("saved/q"), head), k = head_of(returned.tensors.at("saved/k"), head);
-  const MatrixD v = head_of(returned.tensors.at("saved/v"), head), d_o = head_of(*call.d_o, head);
-  MatrixD p = q * k.transpose() * call.sm_scale;
-  for (Index i = 0; i < p.rows(); ++i) {
-    for (Index j = 0; j < p.cols(); ++j) p(i, j) = call.is_causal && j > i ? 0 : elementary::exp(p(i, j));
-    p.row(i) /= p.row(i).sum();
-  }
-  const MatrixD o = p * v;
-  MatrixD ds = d_o * v.transpose();
-  for (Index i = 0; i < p.rows(); ++i) ds.row(i).array() -= d_o.row(i).dot(o.row(i));
-  ds = p.cwiseProduct(ds);
-  return {{"saved/high_prec_o", o},
-          {"dq", ds * k * call.sm_scale},
-          {"dk", ds.transpose() * q * call.sm_scale},
-          {"dv", p.transpose() * d_o}};
+  const auto visible = [&call](Index i) { return call.is_causal ? i + 1 : call.kv_tokens(); };
+  auto exact =
+      exact_gradients(head_of(returned.tensors.at("saved/q"), head), head_of(returned.tensors.at("saved/k"), head),
+                      head_of(returned.tensors.at("saved/v"), head), head_of(*call.d_o, head), call.sm_scale, visible);
+  exact["saved/high_prec_o"] = exact.extract("o").mapped();
+  return exact;
 }
 
 TEST_CASE("masks, ragged lengths, unequal lengths, batches and other head_dims stay close to float64 attention") {
@@ -193,14 +163,14 @@ TEST_CASE("calls that the library refuses are refused with the kernel's name and
   const Made made{"", 1, 32, 32, 64, false};
   using Spoil = void (*)(Call&);
   const std::vector<std::pair<std::string, Spoil>> spoiled = {
-      {"k and v must have one shape", [](Call& c) { c.v = random_tensor(1, 31, 64, 3); }},
-      {"do must have q's shape", [](Call& c) { c.d_o = random_tensor(1, 31, 64, 4); }},
+      {"k and v must have one shape", [](Call& c) { c.v = operand(1, 31, 64, 3); }},
+      {"do must have q's shape", [](Call& c) { c.d_o = operand(1, 31, 64, 4); }},
       {"do must have q's shape",
        [](Call& c) {
          c.d_o = make_tensor(format::kFP16, {1, 1, 32, 64});
        }},
-      {"q must have k's batch and head_dim", [](Call& c) { c.k = c.v = random_tensor(1, 32, 32, 2); }},
-      {"q must have k's batch and head_dim", [](Call& c) { c.k = c.v = random_tensor(2, 32, 64, 2); }},
+      {"q must have k's batch and head_dim", [](Call& c) { c.k = c.v = operand(1, 32, 32, 2); }},
+      {"q must have k's batch and head_dim", [](Call& c) { c.k = c.v = operand(2, 32, 64, 2); }},
       {"must be [B, H, N, D]",
        [](Call& c) {
          c.q.shape = {32, 64};
@@ -222,7 +192,7 @@ TEST_CASE("calls that the library refuses are refused with the kernel's name and
          c.q = *(c.d_o = make_tensor(format::kBF16, {1, 2, 32, 64}));
        }},
       {"head_dim is 48; it must be 32, 64, 128 or 256",
-       [](Call& c) { c.q = c.k = c.v = *(c.d_o = random_tensor(1, 32, 48, 1)); }},
+       [](Call& c) { c.q = c.k = c.v = *(c.d_o = operand(1, 32, 48, 1)); }},
       {"does not implement smooth_q", [](Call& c) { c.arguments["smooth_q"] = true; }},
       {"sm100 runs another kernel", [](Call& c) { c.arch = "sm100"; }},
       {"sm75 has no m16n8k16", [](Call& c) { c.arch = "sm75"; }},
