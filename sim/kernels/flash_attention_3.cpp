@@ -33,6 +33,8 @@ std::string unconfirmed(const Call& call) {
   const std::int64_t head_dim = call.head_dim();
   const bool recorded = head_dim == 64 || head_dim == 128 || (head_dim == 256 && call.q.format == &format::kE4M3);
   if (!recorded) return fmt::format("head_dim {} with {} was not recorded", head_dim, call.q.format->name);
+  const std::int64_t splits = io::find_integer(call.arguments, "num_splits", std::string(kName)).value_or(1);
+  if (splits != 1) return fmt::format("num_splits is {}; this is the kernel for one split", splits);
   return "";
 }
 

@@ -56,6 +56,7 @@ void power_of_two(PowerOfTwo power, std::span<float> x) {
 struct Head {
   std::vector<mma::Operand> keys;      ///< one a tile, [keys, D]
   std::optional<mma::Operand> values;  ///< [D, Nk]
+  MatrixCodes k, v;                    ///< the same as codes, v transposed too; for rules
   float s = 1;                         ///< from scores to powers of two
   float score_factor = 1;
   float lse_scale = 1;
@@ -68,13 +69,15 @@ float descale(const std::vector<float>& descales, std::int64_t index) {
 
 Head prepare_head(const Forward& kernel, const Call& call, std::int64_t batch, std::int64_t kv_head) {
   Head head;
-  const MatrixCodes k = head_codes(call.k, batch, kv_head);
-  for (Index first = 0; first < k.rows(); first += kernel.key_tile) {
-    const Index rows = std::min<Index>(kernel.key_tile, k.rows() - first);
-    head.keys.emplace_back(*kernel.qk, mma::Side::b, k.middleRows(first, rows));
+  head.k = head_codes(call.k, batch, kv_head);
+  for (Index first = 0; first < head.k.rows(); first += kernel.key_tile) {
+    const Index rows = std::min<Index>(kernel.key_tile, head.k.rows() - first);
+    head.keys.emplace_back(*kernel.qk, mma::Side::b, head.k.middleRows(first, rows));
   }
-  const MatrixCodes v = head_codes(call.v, batch, kv_head).transpose();
-  head.values.emplace(*kernel.pv, mma::Side::b, v);
+  head.v = head_codes(call.v, batch, kv_head).transpose();
+  head.values.emplace(*kernel.pv, mma::Side::b, head.v);
+  if (!kernel.qk_rule) head.k.resize(0, 0);
+  if (!kernel.pv_rule) head.v.resize(0, 0);
 
   const std::int64_t index = batch * call.kv_heads() + kv_head;
   const float qd = descale(call.q_descale, index), kd = descale(call.k_descale, index);
@@ -142,6 +145,7 @@ class QueryBlock {
       : kernel_(kernel),
         head_(head),
         mask_(mask),
+        q_codes_(kernel.qk_rule ? q : MatrixCodes()),
         q_(*kernel.qk, mma::Side::a, q),
         first_row_(first_row),
         rows_(q.rows()),
@@ -165,6 +169,7 @@ class QueryBlock {
   void sum_rows();
   void sum_row(const float* p, float factor, float* lanes) const;
   void round_p();
+  void multiply_pv(Index tile);
   void accumulate(Index tile, bool last);
   void rescale_o();
   float total(Index row) const;
@@ -175,6 +180,7 @@ class QueryBlock {
   const Forward& kernel_;
   const Head& head_;
   const Mask& mask_;
+  MatrixCodes q_codes_;  ///< for a rule
   mma::Operand q_;
   std::int64_t first_row_;
   Index rows_;
@@ -208,7 +214,13 @@ void QueryBlock::score(Index tile) {
   const std::int64_t first_key = tile * kernel_.key_tile;
   const mma::Operand& keys = head_.keys[static_cast<std::size_t>(tile)];
   codes_.setZero();
-  mma::multiply_accumulate(*kernel_.qk, q_, keys, codes_.leftCols(keys.rows()), kernel_.path);
+  if (kernel_.qk_rule) {
+    MatrixCodes s = MatrixCodes::Zero(rows_, keys.rows());
+    kernel_.qk_rule(*kernel_.qk, q_codes_, head_.k.middleRows(first_key, keys.rows()), s);
+    codes_.leftCols(keys.rows()) = s;
+  } else {
+    mma::multiply_accumulate(*kernel_.qk, q_, keys, codes_.leftCols(keys.rows()), kernel_.path);
+  }
   from_bits(all(codes_), all(scores_));
   if (head_.score_factor != 1) {
     for (float& score : all(scores_)) score *= head_.score_factor;
@@ -379,19 +391,27 @@ void QueryBlock::rescale_o() {
   }
 }
 
-void QueryBlock::accumulate(Index tile, bool last) {
+/// chain_ += P V^T of the tile.
+void QueryBlock::multiply_pv(Index tile) {
   const Index first_key = tile * kernel_.key_tile;
   const Index keys = head_.keys[static_cast<std::size_t>(tile)].rows();
+  if (kernel_.pv_rule) {
+    kernel_.pv_rule(*kernel_.pv, codes_.leftCols(keys), head_.v.middleCols(first_key, keys), chain_);
+    return;
+  }
   const mma::Operand p(*kernel_.pv, mma::Side::a, codes_.leftCols(keys));
-  const mma::Operand v = head_.values->slice(first_key, first_key + keys);
+  mma::multiply_accumulate(*kernel_.pv, p, head_.values->slice(first_key, first_key + keys), chain_, kernel_.path);
+}
+
+void QueryBlock::accumulate(Index tile, bool last) {
   if (kernel_.accumulate == Accumulate::chained) {
     rescale_o();
     to_bits(all(o_), all(chain_));
-    mma::multiply_accumulate(*kernel_.pv, p, v, chain_, kernel_.path);
+    multiply_pv(tile);
     from_bits(all(chain_), all(o_));
   } else {
     chain_.setZero();
-    mma::multiply_accumulate(*kernel_.pv, p, v, chain_, kernel_.path);
+    multiply_pv(tile);
     if (last && kernel_.last_tile != LastTile::like_others) return;  // scale_output() joins them
     for (Index i = 0; i < o_.size(); ++i) {
       const float factor = factor_[static_cast<std::size_t>(i / o_.cols())];
@@ -713,13 +733,20 @@ const mma::Instruction& instruction_of(const Call& call, std::string_view family
 
 void state_evidence(Returned& returned, const Forward& kernel, const Call& call, std::string reason) {
   if (reason.empty() && call.arch != "sm90") {
-    reason = fmt::format("no {} card was recorded; its instructions are {}", call.arch, mma::evidence_text(*kernel.qk));
+    reason = fmt::format("not recorded on {}; this is the H200's kernel with {}, {}", call.arch, kernel.qk->name,
+                         mma::evidence_text(*kernel.qk));
   }
   for (const mma::Instruction* instruction : {kernel.qk, kernel.pv}) {
     if (reason.empty() && instruction->evidence != mma::Evidence::measured) reason = mma::evidence_text(*instruction);
   }
   returned.predicted = !reason.empty();
   returned.evidence = returned.predicted ? "predicted: " + reason : "measured here (H200)";
+  const bool square = call.q_tokens() == call.kv_tokens();
+  if (kernel.is_causal && !square && call.causal_align.value_or(kernel.causal_align) != kernel.causal_align) {
+    const bool top_left = kernel.causal_align == attention::CausalAlign::top_left;
+    returned.evidence += fmt::format("; the library's causal mask is {}, whatever causal_align says",
+                                     top_left ? "top_left" : "bottom_right");
+  }
 }
 
 }  // namespace qattn::kernels

@@ -12,6 +12,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -126,6 +127,11 @@ struct EmptyRow {
   float lse = 0;
 };
 
+/// D = C + A B^T by the caller's rule instead of the instruction's own: a [M, K], b [N, K] in the instruction's operand
+/// types, c [M, N] the bits of C on entry and of D on exit.
+using TileRule =
+    std::function<void(const mma::Instruction&, const MatrixCodes& a, const MatrixCodes& b, MatrixCodes& c)>;
+
 /// Splitting the keys over thread blocks, and the kernel that combines the parts.
 struct Split {
   int parts = 1;             ///< 1: not split, no combining kernel
@@ -139,6 +145,7 @@ struct Split {
 struct Forward {
   const mma::Instruction* qk = nullptr;
   const mma::Instruction* pv = nullptr;
+  TileRule qk_rule, pv_rule;  ///< to try out another arithmetic; empty: the instruction's
   const format::Format* output = nullptr;
   int query_tile = 128;  ///< rows of a thread block; decides only which fully masked tiles are passed over
   int key_tile = 128;    ///< a multiple of 32
@@ -187,8 +194,8 @@ void check_call(const Call& call, std::string_view kernel, std::span<const forma
 /// sm90; elsewhere mma, or tcgen05 for wgmma on sm100. Throws Error(usage) when the architecture has none.
 const mma::Instruction& instruction_of(const Call& call, std::string_view family, const format::Format& type, int k);
 
-/// Fills `predicted` and `evidence`: "measured here (H200)" unless `reason` is not empty or another architecture or an
-/// instruction that was not measured computes.
+/// Fills `predicted` and `evidence`: "measured here (H200)" unless there is a `reason` or another architecture or an
+/// instruction that was not measured computes. A `causal_align` of the call that the library does not have is named.
 void state_evidence(Returned& returned, const Forward& kernel, const Call& call, std::string reason);
 
 }  // namespace qattn::kernels
