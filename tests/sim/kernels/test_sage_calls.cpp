@@ -1,6 +1,7 @@
 // SageAttention's replays where no recording is at hand: parts of a call against the whole, layouts, padding, dead
 // channels, arguments, other cards, traces.
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cmath>
 #include <string>
@@ -9,6 +10,7 @@
 #include "base/error.h"
 #include "kernels/sage.h"
 #include "kernels/softmax_steps.h"
+#include "mma/fused_dot.h"
 #include "sage_calls.h"
 #include "support/catch.h"
 #include "trial.h"
@@ -360,6 +362,111 @@ TEST_CASE("SageAttention: a trace shows a row's stages and changes nothing") {
     }
     CHECK(stage("row sum").at(0) == stage(prefix + "row sum").at(0));
   }
+}
+
+TEST_CASE("SageAttention: cuBLAS's order for lse's correction, by shape") {
+  using sage::DotOrder;
+  struct Case {
+    const format::Format* type;
+    std::int64_t heads, q_tokens, depth;
+    DotOrder::Kind kind;
+    int lanes;
+    bool recorded;
+  };
+  const auto half = &format::kFP16, bfloat = &format::kBF16;
+  constexpr auto core = DotOrder::Kind::tensor_core, runs = DotOrder::Kind::runs, strided = DotOrder::Kind::strided,
+                 tree = DotOrder::Kind::strided_tree;
+  for (const Case& c : {Case{half, 1, 8, 64, core, 0, true},           Case{bfloat, 32, 3000, 128, core, 0, true},
+                        Case{half, 32, 300, 64, core, 0, true},        Case{half, 9, 1002, 64, runs, 8, false},
+                        Case{half, 9, 1000, 64, core, 0, true},        Case{half, 9, 998, 128, strided, 16, true},
+                        Case{bfloat, 32, 350, 64, core, 0, true},      Case{bfloat, 10, 998, 64, runs, 4, false},
+                        Case{half, 2, 333, 64, runs, 16, true},        Case{half, 1, 7, 64, runs, 4, true},
+                        Case{half, 1, 5, 64, runs, 16, true},          Case{half, 1, 1, 64, runs, 16, false},
+                        Case{half, 12, 777, 64, runs, 4, true},        Case{half, 20, 777, 64, runs, 8, true},
+                        Case{half, 32, 2999, 64, runs, 4, true},       Case{half, 9, 777, 128, strided, 16, true},
+                        Case{half, 12, 777, 128, tree, 8, true},       Case{bfloat, 1, 333, 64, runs, 32, true},
+                        Case{bfloat, 2, 333, 64, runs, 16, true},      Case{bfloat, 3, 333, 64, runs, 4, true},
+                        Case{bfloat, 4, 333, 128, runs, 16, true},     Case{bfloat, 8, 99, 128, runs, 32, true},
+                        Case{bfloat, 8, 131, 128, runs, 16, true},     Case{bfloat, 8, 495, 128, tree, 16, true},
+                        Case{bfloat, 8, 777, 128, strided, 16, true},  Case{bfloat, 14, 777, 128, tree, 8, true},
+                        Case{bfloat, 10, 315, 128, strided, 16, false}}) {
+    INFO(c.type->name << " " << c.heads << " x " << c.q_tokens << " x " << c.depth);
+    const DotOrder order = sage::correction_order(*c.type, c.heads, c.q_tokens, c.depth);
+    CHECK(order.kind == c.kind);
+    CHECK(order.lanes == c.lanes);
+    CHECK(order.recorded == c.recorded);
+  }
+}
+
+TEST_CASE("SageAttention: each order of lse's correction adds as it says") {
+  using sage::DotOrder;
+  constexpr std::int64_t depth = 64;
+  // Large products that cancel and small ones that do not: f32 keeps of the latter what the order leaves.
+  const auto number = [](std::uint64_t stream, std::int64_t i) {
+    const std::int64_t column = i % depth, half = depth / 2;
+    const bool large = column % half < half / 2, second = column >= half;
+    const double unit = random_unit(4, stream, static_cast<std::uint64_t>(large && second ? i - half : i));
+    if (!large) return 2 * unit - 1;
+    return stream == 0 ? (second ? -1 : 1) * std::ldexp(unit, 15) : std::ldexp(1 + unit, 8);
+  };
+  const auto codes_of = [&](std::uint64_t stream, std::int64_t rows) {
+    MatrixCodes codes(rows, depth);
+    for (std::int64_t i = 0; i < codes.size(); ++i) {
+      codes.data()[i] = static_cast<std::uint32_t>(format::encode(format::kFP16, number(stream, i), {}));
+    }
+    return codes;
+  };
+  const auto value = [](std::uint32_t code) { return format::decode_float(format::kFP16, code); };
+  const auto rounded = [&](float x) { return value(static_cast<std::uint32_t>(format::encode(format::kFP16, x, {}))); };
+  const MatrixCodes q = codes_of(0, 400), mean = codes_of(1, 1);
+  const mma::Instruction& core = mma::find_instruction("sm90.mma.m16n8k16.f32.f16.f16");
+  const auto sums = [&](const DotOrder& order) { return sage::correction(format::kFP16, q, mean, order, core); };
+  const std::vector<float> four = sums({DotOrder::Kind::runs, 4}), strided = sums({DotOrder::Kind::strided, 16}),
+                           tree = sums({DotOrder::Kind::strided_tree, 8}), chain = sums({});
+  CHECK(four != strided);
+  CHECK(four != chain);
+  CHECK(strided != tree);
+  for (std::int64_t row = 0; row < q.rows(); ++row) {
+    const auto at = static_cast<std::size_t>(row);
+    const auto in_turn = [&](std::int64_t first, std::int64_t step, std::int64_t count) {
+      float sum = 0;
+      for (std::int64_t i = first; i < first + step * count; i += step) sum += value(q(row, i)) * value(mean(0, i));
+      return sum;
+    };
+    CHECK(four[at] == rounded((in_turn(0, 1, 16) + in_turn(32, 1, 16)) + (in_turn(16, 1, 16) + in_turn(48, 1, 16))));
+    float by_lanes = in_turn(0, 16, 4);
+    for (std::int64_t lane = 1; lane < 16; ++lane) by_lanes += in_turn(lane, 16, 4);
+    CHECK(strided[at] == rounded(by_lanes));
+    const auto pair = [&](std::int64_t lane) { return in_turn(lane, 8, 8) + in_turn(lane + 4, 8, 8); };
+    CHECK(tree[at] == rounded((pair(0) + pair(2)) + (pair(1) + pair(3))));
+    std::uint64_t sum = 0;
+    for (std::int64_t k = 0; k < depth; k += 16) {
+      std::vector<std::uint64_t> a, b;
+      for (std::int64_t i = k; i < k + 16; ++i) {
+        a.push_back(q(row, i));
+        b.push_back(mean(0, i));
+      }
+      sum = mma::dot(core, {a, b, sum});
+    }
+    CHECK(chain[at] == rounded(std::bit_cast<float>(static_cast<std::uint32_t>(sum))));
+  }
+}
+
+TEST_CASE("SageAttention: the block sum of V's mean goes on after 2048 tokens") {
+  std::vector<float> x(4096 + 48);
+  for (std::size_t i = 0; i < x.size(); ++i) x[i] = static_cast<float>(random_unit(6, 0, i) * 3 - 1);
+  std::vector<float> threads(256);
+  for (std::size_t i = 0; i < x.size(); ++i) threads[i / 8 % 256] += x[i];
+  // Lanes at distances 16 ... 1 inside a warp, then the warps at distances 4, 2, 1.
+  const auto tree = [](std::vector<float> values) {
+    for (std::size_t d = values.size() / 2; d > 0; d /= 2) {
+      for (std::size_t i = 0; i < d; ++i) values[i] += values[i + d];
+    }
+    return values[0];
+  };
+  std::vector<float> warps;
+  for (auto first = threads.begin(); first != threads.end(); first += 32) warps.push_back(tree({first, first + 32}));
+  CHECK(sage::block_sum(x) == tree(warps));
 }
 
 TEST_CASE("steps of a softmax round once, whatever the length") {
