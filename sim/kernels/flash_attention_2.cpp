@@ -1,5 +1,6 @@
 // Order of operations: the published sources, every rounding confirmed on outputs of an H200 (data/vectors/
-// fa2_vectors.h5).
+// fa2_vectors.h5; head_dims other than 64 and 128, grouped heads and unequal lengths on recordings that are not kept
+// here).
 #include "kernels/flash_attention_2.h"
 
 #include <fmt/format.h>
@@ -11,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "base/fp_environment.h"
 #include "kernels/fa2_backward.h"
 #include "kernels/families.h"
 
@@ -72,6 +74,7 @@ constexpr std::array kKernels{
 }  // namespace
 
 int flash_attention_2_parts(const Call& call) {
+  const FpEnvironment environment;
   const std::int64_t rows = swaps_groups(call) ? call.q_heads() / call.kv_heads() : call.q_tokens();
   const std::int64_t heads = swaps_groups(call) ? call.kv_heads() : call.q_heads();
   const std::int64_t tile = split_key_tile(call.head_dim());
@@ -94,6 +97,7 @@ int flash_attention_2_parts(const Call& call) {
 }
 
 Forward flash_attention_2(const Call& call) {
+  const FpEnvironment environment;
   check_call(call, kName, kTypes, 256);
   Forward kernel;
   kernel.is_causal = call.is_causal && call.q_tokens() > 1;

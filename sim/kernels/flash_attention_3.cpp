@@ -8,6 +8,7 @@
 #include <limits>
 #include <string>
 
+#include "base/fp_environment.h"
 #include "kernels/families.h"
 
 namespace qattn::kernels {
@@ -53,6 +54,7 @@ constexpr std::array kKernels{
 }  // namespace
 
 Forward flash_attention_3(const Call& call) {
+  const FpEnvironment environment;
   check_call(call, kName, kTypes, 256);
   const bool fp8 = call.q.format == &format::kE4M3;
   Forward kernel;

@@ -175,7 +175,6 @@ class QueryBlock {
   float total(Index row) const;
   float log_sum_exp(Index row, float l) const;
   void scale_output(Index row, float l);
-  void trace_tile();
 
   const Forward& kernel_;
   const Head& head_;
@@ -685,6 +684,7 @@ void Run::block(const Head& head, std::int64_t batch, std::int64_t q_head, std::
   store_codes(o_, row * call_.head_dim(), kernels::all(codes));
   std::vector<std::uint32_t> bits(lse.size());
   to_bits(lse, bits);
+  for (std::uint32_t& code : bits) code = scalar::is_nan(code) ? scalar::kNaN : code;  // the GPU knows one NaN only
   store_codes(lse_, row, bits);
 }
 

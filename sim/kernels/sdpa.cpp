@@ -8,6 +8,7 @@
 #include <array>
 #include <string>
 
+#include "base/fp_environment.h"
 #include "kernels/families.h"
 #include "scalar/constants.h"
 
@@ -59,6 +60,7 @@ constexpr std::array kKernels{
 }  // namespace
 
 Forward cudnn_attention(const Call& call) {
+  const FpEnvironment environment;
   check_call(call, kCudnn, kTypes, 256);
   Forward kernel;
   kernel.is_causal = call.is_causal;
@@ -81,6 +83,7 @@ Forward cudnn_attention(const Call& call) {
 }
 
 Forward efficient_attention(const Call& call) {
+  const FpEnvironment environment;
   constexpr std::int64_t kAnyHeadDim = 65536;
   check_call(call, kEfficient, kTypes, kAnyHeadDim);
   const bool in_registers = call.head_dim() <= 128;
