@@ -3,12 +3,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
 #include <map>
 #include <mutex>
 #include <numeric>
 
 #include "base/random.h"
+#include "kernels/numbers.h"
 
 namespace qattn::kernels {
 namespace {
@@ -38,8 +38,6 @@ std::vector<AdditionOrder> make_orders(std::size_t terms) {
   return orders;
 }
 
-float flushed(float x) { return std::fabs(x) < 0x1p-126f ? std::copysign(0.0f, x) : x; }
-
 }  // namespace
 
 std::span<const AdditionOrder> addition_orders(std::size_t terms) {
@@ -57,7 +55,7 @@ std::string describe_orders(std::size_t terms) {
 
 float atomic_sum(const float* terms, std::size_t stride, const AdditionOrder& order) {
   float sum = 0;
-  for (const std::size_t term : order) sum = flushed(sum + flushed(terms[term * stride]));
+  for (const std::size_t term : order) sum = flush_subnormal(sum + flush_subnormal(terms[term * stride]));
   return sum;
 }
 

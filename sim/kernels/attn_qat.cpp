@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <array>
-#include <bit>
 #include <cmath>
 #include <limits>
 #include <utility>
@@ -18,9 +17,9 @@
 #include "kernels/families.h"
 #include "kernels/forward.h"
 #include "kernels/lanes.h"
+#include "kernels/numbers.h"
 #include "mma/tile.h"
 #include "scalar/cast.h"
-#include "scalar/ptx.h"
 
 namespace qattn::kernels::attn_qat {
 namespace {
@@ -35,15 +34,12 @@ constexpr float kLargest = 2688.0F;  ///< 6 * 448, what a group's maximum is map
 
 [[noreturn]] void refuse(const std::string& why) { throw Error(ErrorKind::usage, fmt::format("{}: {}", kName, why)); }
 
-std::uint32_t bits(float x) { return std::bit_cast<std::uint32_t>(x); }
-float value(std::uint32_t code) { return std::bit_cast<float>(code); }
-
 constexpr scalar::CastSpec kToBf16 = scalar::cast_spec(format::kBF16, scalar::Cast::rn);
 constexpr scalar::CastSpec kToE4m3 = scalar::cast_spec(format::kE4M3, scalar::Cast::rn_satfinite);
 constexpr scalar::CastSpec kToE2m1 = scalar::cast_spec(format::kE2M1, scalar::Cast::rn_satfinite);
 
-std::uint32_t bf16_code(float x) { return scalar::cast(kToBf16, bits(x)); }
-float bf16_value(std::uint32_t code) { return value(code << 16); }
+std::uint32_t bf16_code(float x) { return scalar::cast(kToBf16, f32_bits(x)); }
+float bf16_value(std::uint32_t code) { return f32_value(code << 16); }
 float bf16(float x) { return bf16_value(bf16_code(x)); }
 
 /// max.f32: the number where one of the two is NaN.
@@ -135,17 +131,17 @@ struct FakeQuantizer {
   }
 
   std::uint32_t e2m1(float y) const {
-    const std::uint32_t magnitude = bits(y) & ~scalar::kSign;
+    const std::uint32_t magnitude = f32_bits(y) & ~scalar::kSign;
     const bool forgotten = arithmetic.forget_shifted_bits && bf16_source;
-    if (forgotten && magnitude > bits(0.25F) && magnitude <= bits(0.25F) + 3) return bits(y) >> 31 << 3;
-    return scalar::cast(kToE2m1, bits(y));
+    if (forgotten && magnitude > f32_bits(0.25F) && magnitude <= f32_bits(0.25F) + 3) return f32_bits(y) >> 31 << 3;
+    return scalar::cast(kToE2m1, f32_bits(y));
   }
 
   void group(const float* x, const Factor& factor, std::uint32_t* codes) const {
     float amax = 0;
     for (Index i = 0; i < kGroup; ++i) amax = larger(amax, std::fabs(x[i]));
     const float sixth = arithmetic.multiply_by_sixth ? amax * (1.0F / 6.0F) : amax / 6.0F;
-    const std::uint32_t scale_code = scalar::cast(kToE4m3, bits(sixth * factor.encode));
+    const std::uint32_t scale_code = scalar::cast(kToE4m3, f32_bits(sixth * factor.encode));
     const float scale = format::decode_float(format::kE4M3, scale_code);
     const float inverse = div_full(1, scale * factor.decode, arithmetic);
     for (Index i = 0; i < kGroup; ++i) {
@@ -167,8 +163,8 @@ struct Plan {
   std::vector<float> k_mean;  ///< [head_dim], empty without smooth_k
   int threads = 0;
 
-  Index q_tiles() const { return (q_tokens + kTile - 1) / kTile; }
-  Index kv_tiles() const { return (kv_tokens + kTile - 1) / kTile; }
+  Index q_tiles() const { return ceil_div(q_tokens, kTile); }
+  Index kv_tiles() const { return ceil_div(kv_tokens, kTile); }
   /// Unequal lengths have backward kernels of their own, which know no mask.
   bool cross() const { return q_tokens != kv_tokens; }
   bool causal_backward() const { return causal && !cross(); }
@@ -202,12 +198,12 @@ struct Plan {
     }
     MatrixCodes partial = MatrixCodes::Zero(c.rows(), c.cols());
     mma::multiply_accumulate(*arithmetic.dot, left, right, partial);
-    for (Index i = 0; i < c.size(); ++i) c.data()[i] = bits(value(c.data()[i]) + value(partial.data()[i]));
+    for (Index i = 0; i < c.size(); ++i) c.data()[i] = f32_bits(f32_value(c.data()[i]) + f32_value(partial.data()[i]));
   }
 };
 
 MatrixCodes scaled_bf16(const MatrixCodes& accumulator, float factor) {
-  return accumulator.unaryExpr([factor](std::uint32_t code) { return bf16_code(value(code) * factor); });
+  return accumulator.unaryExpr([factor](std::uint32_t code) { return bf16_code(f32_value(code) * factor); });
 }
 
 /// One head's q, k and v as bfloat16 codes, tokens padded with zeros to whole tiles.
@@ -275,7 +271,7 @@ class Forward {
       const float factor = rescale[static_cast<std::size_t>(row)];
       for (MatrixCodes* held : {&rows.o, &rows.high_precision_o}) {
         for (Index column = 0; column < plan_.head_dim; ++column)
-          (*held)(row, column) = bits(value((*held)(row, column)) * factor);
+          (*held)(row, column) = f32_bits(f32_value((*held)(row, column)) * factor);
       }
       float& l = rows.l[static_cast<std::size_t>(row)];
       const float sum = row_sum(&p(row, 0));
@@ -291,7 +287,7 @@ class Forward {
     for (Index i = 0; i < kTile; ++i) {
       const Index key = key_tile * kTile + i;
       const bool hidden = key >= plan_.kv_tokens || (diagonal && key > query);
-      const float s = value(scores(row, key));
+      const float s = f32_value(scores(row, key));
       x[i] = diagonal ? std::fma(s, plan_.score_factor, hidden ? kHidden : 0.0F) : hidden ? kHidden : s;
       largest = larger(largest, x[i]);
     }
@@ -326,7 +322,7 @@ class Forward {
     const Index query = rows.first + row;
     const float l = rows.l[static_cast<std::size_t>(row)];
     const auto divided = [&arithmetic, l](std::uint32_t code) {
-      return bf16_code(arithmetic.divide_output ? value(code) / l : div_full(value(code), l, arithmetic));
+      return bf16_code(arithmetic.divide_output ? f32_value(code) / l : div_full(f32_value(code), l, arithmetic));
     };
     for (Index column = 0; column < plan_.head_dim; ++column) {
       o(query, column) = divided(rows.o(row, column));
@@ -398,8 +394,8 @@ class Backward {
       const Index query = query0 + i;
       const float m = m_[static_cast<std::size_t>(query)], delta = delta_[static_cast<std::size_t>(query)];
       for (Index j = 0; j < scores.cols(); ++j) {
-        cells.p(i, j) = exponent(value(scores(i, j)), m, query, key0 + j);
-        cells.t(i, j) = value(dp(i, j)) - delta;
+        cells.p(i, j) = exponent(f32_value(scores(i, j)), m, query, key0 + j);
+        cells.t(i, j) = f32_value(dp(i, j)) - delta;
       }
     }
     const auto size = static_cast<std::size_t>(cells.p.size());
@@ -420,7 +416,7 @@ class Backward {
     for (Index i = 0; i < dp.rows(); ++i) {
       const float delta = delta_[static_cast<std::size_t>(query0 + i)];
       for (Index j = 0; j < dp.cols(); ++j)
-        cells.ds(i, j) = std::fma(cells.p(i, j), value(dp(i, j)), -(cells.p(i, j) * delta));
+        cells.ds(i, j) = std::fma(cells.p(i, j), f32_value(dp(i, j)), -(cells.p(i, j) * delta));
     }
   }
 
@@ -477,9 +473,9 @@ class Backward {
     for (Index row = 0; row < kTile; ++row) {
       const float r = row_sum(cells, row, key_tile * kTile);
       for (Index column = 0; column < plan_.head_dim; ++column) {
-        const float mean = plan_.k_mean[static_cast<std::size_t>(column)], before = value(sum(row, column));
+        const float mean = plan_.k_mean[static_cast<std::size_t>(column)], before = f32_value(sum(row, column));
         const float added = plan_.arithmetic.fuse_mean ? std::fma(r, mean, before) : r * mean + before;
-        sum(row, column) = bits(plan_.cross() ? bf16(r * mean) + before : added);
+        sum(row, column) = f32_bits(plan_.cross() ? bf16(r * mean) + before : added);
       }
     }
   }
@@ -693,8 +689,6 @@ constexpr Kernel kKernels[] = {{kName, "FastVideo 2f3d407, Triton 3.6",
                                 run_as_compiled}};
 
 }  // namespace
-
-float library_log2(float x) { return value(scalar::cuda::log2f(bits(x))); }
 
 Returned run(const Call& call, const Arithmetic& arithmetic) {
   const FpEnvironment environment;

@@ -27,6 +27,7 @@
 #include <span>
 
 #include "kernels/kernel.h"
+#include "kernels/numbers.h"
 #include "mma/instruction.h"
 #include "scalar/mufu.h"
 #include "scalar/span.h"
@@ -44,8 +45,6 @@ struct Options {
   bool global_scale_qkv = true;  ///< use_global_sf_QKV
 };
 
-/// log2f as CUDA's library has it.
-float library_log2(float x);
 /// The special-function unit's 1/x.
 inline float unit_reciprocal(float x) { return scalar::mufu_rcp(x); }
 

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <array>
-#include <bit>
 #include <cmath>
 #include <limits>
 #include <memory>
@@ -21,18 +20,18 @@
 #include "kernels/codes.h"
 #include "kernels/forward.h"
 #include "kernels/lanes.h"
+#include "kernels/numbers.h"
 #include "mma/tile.h"
 #include "scalar/cast.h"
+#include "scalar/constants.h"
 
 namespace qattn::kernels {
 namespace {
 
 using Eigen::Index;
+using scalar::constants::kLog2E;
 
-constexpr float kLog2E = 1.44269504f;
 constexpr float kInf = std::numeric_limits<float>::infinity();
-
-float value(std::uint32_t bits) { return std::bit_cast<float>(bits); }
 
 /// The library's kernels: the first head_dim that is large enough.
 struct TileSizes {
@@ -76,8 +75,8 @@ struct Plan {
     if (arithmetic.dot == nullptr) arithmetic.dot = &instruction_of(call, "mma", *call.q.format, 16);
   }
 
-  Index query_tiles() const { return (call.q_tokens() + query_tile - 1) / query_tile; }
-  Index key_tiles() const { return (call.kv_tokens() + key_tile - 1) / key_tile; }
+  Index query_tiles() const { return ceil_div(call.q_tokens(), query_tile); }
+  Index key_tiles() const { return ceil_div(call.kv_tokens(), key_tile); }
   /// Keys that a query sees lie before this one.
   Index visible_end(Index query) const {
     return call.is_causal ? std::min(call.kv_tokens(), query + 1 + call.kv_tokens() - call.q_tokens())
@@ -95,7 +94,7 @@ struct Plan {
     return count;
   }
 
-  std::uint32_t rounded(float x) const { return scalar::cast(rounding, std::bit_cast<std::uint32_t>(x)); }
+  std::uint32_t rounded(float x) const { return scalar::cast(rounding, f32_bits(x)); }
   mma::Operand operand(mma::Side side, const MatrixView<std::uint32_t>& codes) const {
     return {*arithmetic.dot, side, codes};
   }
@@ -145,7 +144,7 @@ class HeadGradients {
     const Tensor& lse = forward.tensors.at("lse");
     const Index first = (batch * plan.call.q_heads() + head) * plan.call.q_tokens();
     for (Index i = 0; i < plan.call.q_tokens(); ++i) {
-      const float row = value(static_cast<std::uint32_t>(lse.code(first + i)));
+      const float row = f32_value(static_cast<std::uint32_t>(lse.code(first + i)));
       lse_[static_cast<std::size_t>(i)] = row == -kInf ? 0.0f : row * kLog2E;
     }
     set_delta(
@@ -185,7 +184,7 @@ class HeadGradients {
       pair(query, key, dk_sum, dv_sum);
     }
     const auto finished = [this](const MatrixCodes& sum, float factor) {
-      return sum.unaryExpr([this, factor](std::uint32_t x) { return plan_.rounded(value(x) * factor); }).eval();
+      return sum.unaryExpr([this, factor](std::uint32_t x) { return plan_.rounded(f32_value(x) * factor); }).eval();
     };
     dk.middleRows(key * plan_.key_tile, plan_.key_tile) = finished(dk_sum, plan_.scale);
     dv.middleRows(key * plan_.key_tile, plan_.key_tile) = finished(dv_sum, 1);
@@ -196,7 +195,7 @@ class HeadGradients {
     const auto q = static_cast<std::size_t>(query), k = static_cast<std::size_t>(key);
     MatrixCodes p = probabilities(query, key, plan_.product(k_.tiles[k], q_.tiles[q]));
     const MatrixCodes ds = score_gradients(query, p, plan_.product(v_.tiles[k], d_o_.tiles[q]));
-    p = p.unaryExpr([this](std::uint32_t x) { return plan_.rounded(value(x)); }).eval();
+    p = p.unaryExpr([this](std::uint32_t x) { return plan_.rounded(f32_value(x)); }).eval();
     const mma::Instruction& dot = *plan_.arithmetic.dot;
     mma::multiply_accumulate(dot, plan_.operand(mma::Side::a, p), d_o_.tokens_of(query, plan_.query_tile), dv_sum);
     mma::multiply_accumulate(dot, plan_.operand(mma::Side::a, ds), q_.tokens_of(query, plan_.query_tile), dk_sum);
@@ -213,10 +212,10 @@ class HeadGradients {
       const Index visible = plan_.visible_end(query) - key_tile * plan_.key_tile;
       const float lse = lse_[static_cast<std::size_t>(query)];
       for (Index j = 0; j < scores.rows(); ++j) {
-        const float s = j < visible ? value(scores(j, i)) : -kInf;
+        const float s = j < visible ? f32_value(scores(j, i)) : -kInf;
         const float x =
             plan_.arithmetic.fuse_exponent ? std::fma(s, plan_.score_factor, -lse) : s * plan_.score_factor - lse;
-        scores(j, i) = std::bit_cast<std::uint32_t>(x);
+        scores(j, i) = f32_bits(x);
       }
     }
     const std::span<std::uint32_t> all(scores.data(), static_cast<std::size_t>(scores.size()));
@@ -228,8 +227,9 @@ class HeadGradients {
     for (Index j = 0; j < dp.rows(); ++j) {
       for (Index i = 0; i < dp.cols(); ++i) {
         const float delta = delta_[static_cast<std::size_t>(query_tile * plan_.query_tile + i)];
-        const float weight = plan_.arithmetic.ds_from_rounded_p ? half_precision(value(p(j, i))) : value(p(j, i));
-        const float gradient = value(dp(j, i));
+        const float weight =
+            plan_.arithmetic.ds_from_rounded_p ? half_precision(f32_value(p(j, i))) : f32_value(p(j, i));
+        const float gradient = f32_value(dp(j, i));
         dp(j, i) = plan_.rounded(plan_.arithmetic.fuse_ds ? std::fma(weight, gradient, -(weight * delta))
                                                           : weight * (gradient - delta));
       }
@@ -267,7 +267,7 @@ class QuerySums {
   std::uint32_t code(Index index, const AdditionOrder& order) const {
     const Index row = index / head_dim_ % tokens_ % query_tile_;
     const float* terms = block_of(index).data() + row * head_dim_ + index % head_dim_;
-    return scalar::cast(rounding_, std::bit_cast<std::uint32_t>(atomic_sum(terms, block_size(), order) * scale_));
+    return scalar::cast(rounding_, f32_bits(atomic_sum(terms, block_size(), order) * scale_));
   }
 
   bool reachable(Index index, std::uint64_t wanted) const {

@@ -15,6 +15,7 @@
 #include "base/fp_environment.h"
 #include "kernels/fa2_backward.h"
 #include "kernels/families.h"
+#include "kernels/numbers.h"
 
 namespace qattn::kernels {
 namespace {
@@ -78,12 +79,12 @@ int flash_attention_2_parts(const Call& call) {
   const std::int64_t rows = swaps_groups(call) ? call.q_heads() / call.kv_heads() : call.q_tokens();
   const std::int64_t heads = swaps_groups(call) ? call.kv_heads() : call.q_heads();
   const std::int64_t tile = split_key_tile(call.head_dim());
-  const std::int64_t blocks = call.batch() * heads * ((rows + 63) / 64);
-  const std::int64_t tiles = (call.kv_tokens() + tile - 1) / tile;
+  const std::int64_t blocks = call.batch() * heads * ceil_div(rows, 64);
+  const std::int64_t tiles = ceil_div(call.kv_tokens(), tile);
   const std::int64_t places = 2 * std::int64_t{call.sm_count};
   if (static_cast<float>(blocks) >= 0.8f * static_cast<float>(places)) return 1;
   const std::int64_t most = std::min<std::int64_t>({128, places, tiles});
-  const auto each = [&](std::int64_t parts) { return (tiles + parts - 1) / parts; };
+  const auto each = [&](std::int64_t parts) { return ceil_div(tiles, parts); };
   std::vector<float> efficiency(static_cast<std::size_t>(most) + 1, 0.0f);  // of 1 ... most; 0: not considered
   for (std::int64_t parts = 1; parts <= most; ++parts) {
     if (parts > 1 && each(parts) == each(parts - 1)) continue;

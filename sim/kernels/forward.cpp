@@ -16,6 +16,7 @@
 #include "base/parallel.h"
 #include "format/encode.h"
 #include "kernels/codes.h"
+#include "kernels/numbers.h"
 #include "scalar/constants.h"
 #include "scalar/mufu.h"
 #include "scalar/ptx.h"
@@ -34,14 +35,8 @@ constexpr Index kWarpColumns = 32;
 /// Key/value heads whose decoded operands are held at a time.
 constexpr std::int64_t kHeadsAtOnce = 8;
 
-float on_code(std::uint32_t (*function)(std::uint32_t), float x) {
-  return std::bit_cast<float>(function(std::bit_cast<std::uint32_t>(x)));
-}
-
 std::span<float> all(MatrixF& matrix) { return {matrix.data(), static_cast<std::size_t>(matrix.size())}; }
 std::span<std::uint32_t> all(MatrixCodes& matrix) { return {matrix.data(), static_cast<std::size_t>(matrix.size())}; }
-
-float flushed(float x) { return std::fabs(x) < std::numeric_limits<float>::min() ? std::copysign(0.0f, x) : x; }
 
 void power_of_two(PowerOfTwo power, std::span<float> x) {
   if (power == PowerOfTwo::mufu) return scalar::ex2_approx_ftz(x, x);
@@ -386,7 +381,7 @@ void QueryBlock::rescale_o() {
     const float factor = factor_[static_cast<std::size_t>(i)];
     float* row = o_.row(i).data();
     for (Index j = 0; j < o_.cols(); ++j) row[j] *= factor;
-    if (kernel_.flush_products) std::transform(row, row + o_.cols(), row, flushed);
+    if (kernel_.flush_products) std::transform(row, row + o_.cols(), row, flush_subnormal);
   }
 }
 
@@ -520,7 +515,7 @@ void QueryBlock::scale_output(Index row, float l) {
       o[j] *= vd / l;
     }
   }
-  if (kernel_.flush_products) std::transform(o, o + o_.cols(), o, flushed);
+  if (kernel_.flush_products) std::transform(o, o + o_.cols(), o, flush_subnormal);
 }
 
 std::pair<MatrixF, std::vector<float>> QueryBlock::finish() {

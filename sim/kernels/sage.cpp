@@ -13,6 +13,7 @@
 
 #include "base/error.h"
 #include "kernels/families.h"
+#include "kernels/numbers.h"
 #include "kernels/softmax_steps.h"
 #include "scalar/mufu.h"
 #include "scalar/ptx.h"
@@ -31,8 +32,6 @@ constexpr std::string_view kTriton = "sageattn_qk_int8_pv_fp16_triton";
 /// The kernels' -infinity, and the exponent by which FP8 P is lifted to 448.
 constexpr float kHidden = -5000000.0f;
 constexpr float kFp8Offset = 8.807f;
-
-float libdevice_log2(float x) { return std::bit_cast<float>(scalar::cuda::log2f(std::bit_cast<std::uint32_t>(x))); }
 
 float (*const kRcp)(float) = scalar::mufu_rcp;
 float (*const kLg2)(float) = scalar::mufu_lg2;
@@ -162,7 +161,7 @@ Form triton_form(const Call& call) {
   form.dequantized_tiles = std::numeric_limits<int>::max();
   form.hidden = call.is_causal ? -std::numeric_limits<float>::infinity() : -1.0e6f;
   form.start = -std::numeric_limits<float>::infinity();
-  form.lg2 = libdevice_log2;
+  form.lg2 = library_log2;
   form.p_format = &format::kFP16;
   form.pv = &instruction(kTriton, family, "f16", format::kFP16);
   form.add_row = add_triton_sum;

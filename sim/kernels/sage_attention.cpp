@@ -10,6 +10,7 @@
 
 #include "format/encode.h"
 #include "kernels/codes.h"
+#include "kernels/numbers.h"
 #include "scalar/span.h"
 
 namespace qattn::kernels::sage {

@@ -7,14 +7,13 @@
 
 #include "base/fp_environment.h"
 #include "format/encode.h"
+#include "kernels/numbers.h"
 #include "mma/tile.h"
 
 namespace qattn::kernels::sage {
 namespace {
 
 using Kind = DotOrder::Kind;
-
-std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
 /// Shapes that no tensor-core kernel takes, in FP16.
 DotOrder half_order(std::int64_t heads, std::int64_t q_tokens, std::int64_t depth) {

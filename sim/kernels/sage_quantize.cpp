@@ -8,13 +8,12 @@
 
 #include "base/fp_environment.h"
 #include "format/format.h"
+#include "kernels/numbers.h"
 #include "scalar/ptx.h"
 #include "scalar/span.h"
 
 namespace qattn::kernels::sage {
 namespace {
-
-std::uint32_t bits(float x) { return std::bit_cast<std::uint32_t>(x); }
 
 float triton_per_thread_scale(float amax) { return std::fma(amax, 1.0f / 127.0f, 1e-7f); }
 float triton_per_block_scale(float amax) { return amax * (1.0f / 127.0f); }
@@ -31,10 +30,8 @@ std::int32_t half_away(float x, float factor) {
 }
 
 std::int32_t nearest_even(float x, float factor) {
-  return static_cast<std::int8_t>(scalar::cast_s8(scalar::IntegerRounding::rni, bits(x * factor)));
+  return static_cast<std::int8_t>(scalar::cast_s8(scalar::IntegerRounding::rni, f32_bits(x * factor)));
 }
-
-std::int64_t padded(std::int64_t n, std::int64_t step) { return (n + step - 1) / step * step; }
 
 /// The lanes' values after an exchange at each of the distances 16 ... 1; every lane has the sum.
 float warp_sum(std::array<float, 32> lane) {
@@ -47,9 +44,9 @@ float warp_sum(std::array<float, 32> lane) {
 
 }  // namespace
 
-float flush_subnormal(float x) { return std::fabs(x) < 0x1p-126f ? std::copysign(0.0f, x) : x; }
-
-float fast_divide(float x, float y) { return std::bit_cast<float>(scalar::cuda_fast::fdividef(bits(x), bits(y))); }
+float fast_divide(float x, float y) {
+  return std::bit_cast<float>(scalar::cuda_fast::fdividef(f32_bits(x), f32_bits(y)));
+}
 
 const Int8Quantizer kTritonPerThread{
     quant::Granularity::per_thread, true, false, 0, triton_per_thread_scale, reciprocal_of_scale, half_away};
@@ -65,7 +62,7 @@ Int8Matrix quantize_int8(MatrixView<float> x, const Int8Quantizer& quantizer, qu
   const FpEnvironment environment;
   const std::int64_t block = operand == quant::Operand::q ? tiling.q_block : tiling.k_block;
   const quant::GroupSpec spec{.granularity = quantizer.granularity, .operand = operand, .tiling = tiling};
-  Int8Matrix result{MatrixCodes(x.rows(), x.cols()), quant::GroupMap(spec, padded(x.rows(), block), 1), {}};
+  Int8Matrix result{MatrixCodes(x.rows(), x.cols()), quant::GroupMap(spec, round_up(x.rows(), block), 1), {}};
   const auto read = [&](std::int64_t row, std::int64_t column) {
     return quantizer.flushes ? flush_subnormal(x(row, column)) : x(row, column);
   };
@@ -113,7 +110,7 @@ const Fp8Quantizer kV448Smooth{"v448_smooth", 448.0f, true, fast_divide, block_s
 Fp8Matrix quantize_fp8(MatrixView<float> v, std::int64_t padded_tokens, const Fp8Quantizer& quantizer) {
   const FpEnvironment environment;
   const auto columns = static_cast<std::size_t>(padded_tokens);
-  const auto counted = static_cast<std::size_t>(padded(v.rows(), 16));
+  const auto counted = static_cast<std::size_t>(round_up(v.rows(), 16));
   const scalar::CastSpec e4m3 = scalar::cast_spec(format::kE4M3, scalar::Cast::rn_satfinite);
   Fp8Matrix result{MatrixCodes(v.cols(), padded_tokens), {}, {}};
   std::vector<float> stored(columns);
@@ -138,7 +135,7 @@ Fp8Matrix quantize_fp8(MatrixView<float> v, std::int64_t padded_tokens, const Fp
         std::max(std::fabs(flush_subnormal(largest - mean)), std::fabs(flush_subnormal(smallest - mean)));
     result.scales.push_back(quantizer.divide(amax, quantizer.scale_max));
     const float factor = quantizer.divide(quantizer.scale_max, amax);
-    for (std::size_t p = 0; p < columns; ++p) scaled[p] = bits(flush_subnormal(stored[p] - mean) * factor);
+    for (std::size_t p = 0; p < columns; ++p) scaled[p] = f32_bits(flush_subnormal(stored[p] - mean) * factor);
     scalar::apply(e4m3, scaled, {result.codes.row(channel).data(), columns});
   }
   return result;

@@ -13,9 +13,6 @@
 
 namespace qattn::kernels::sage {
 
-/// x, or a zero of its sign where x is subnormal: what an instruction with .ftz reads and returns.
-float flush_subnormal(float x);
-
 /// x / y as --use_fast_math makes it, x rcp(y).
 float fast_divide(float x, float y);
 

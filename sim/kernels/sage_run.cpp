@@ -11,6 +11,7 @@
 #include "base/fp_environment.h"
 #include "base/parallel.h"
 #include "kernels/codes.h"
+#include "kernels/numbers.h"
 #include "kernels/sage_attention.h"
 #include "quant/smooth.h"
 #include "scalar/span.h"
@@ -22,8 +23,6 @@ namespace {
 struct Place {
   std::int64_t batch = 0, head = 0;
 };
-
-std::int64_t padded(std::int64_t n, std::int64_t step) { return (n + step - 1) / step * step; }
 
 /// Floats as codes of `type` (f32, f16, bf16), rounded as the GPU's conversions do; NaN as it writes it.
 std::vector<std::uint32_t> converted(std::span<const float> x, const format::Format& type) {
@@ -80,7 +79,7 @@ class CallReplay {
   std::string quantized_v(std::string_view name) const {
     return fmt::format("quantized/{}/{}", form_.v_fp8->name, name);
   }
-  std::int64_t blocks() const { return padded(call_.q_tokens(), form_.tiling.q_block) / form_.tiling.q_block; }
+  std::int64_t blocks() const { return round_up(call_.q_tokens(), form_.tiling.q_block) / form_.tiling.q_block; }
   std::int64_t heads_at_once() const;
 
   const Form& form_;
@@ -148,7 +147,7 @@ void CallReplay::make_quantized() {
     return std::vector<std::int64_t>{batch, rows, heads, columns};
   };
   const auto groups = [&](quant::Operand operand, std::int64_t tokens, int block) {
-    return quant::GroupMap({form_.int8.granularity, operand, form_.tiling, {}}, padded(tokens, block), 1).groups();
+    return quant::GroupMap({form_.int8.granularity, operand, form_.tiling, {}}, round_up(tokens, block), 1).groups();
   };
   make(quantized("q_int8"), format::kInt8, shape(q_heads, call_.q_tokens(), channels_));
   make(quantized("q_scale"), format::kFP32,
@@ -157,7 +156,7 @@ void CallReplay::make_quantized() {
   make(quantized("k_scale"), format::kFP32,
        {batch, kv_heads, groups(quant::Operand::k, call_.kv_tokens(), form_.tiling.k_block)});
   if (!form_.v_fp8) return;
-  make(quantized_v("v_fp8"), format::kE4M3, shape(kv_heads, channels_, padded(call_.kv_tokens(), form_.v_padding)));
+  make(quantized_v("v_fp8"), format::kE4M3, shape(kv_heads, channels_, round_up(call_.kv_tokens(), form_.v_padding)));
   make(quantized_v("v_scale"), format::kFP32, {batch, kv_heads, channels_});
   if (form_.v_fp8->smooth) make(quantized_v("vm"), format::kFP32, {batch, kv_heads, channels_});
 }
@@ -165,7 +164,7 @@ void CallReplay::make_quantized() {
 /// V as FP8; only the channels that the output keeps are multiplied.
 mma::Operand CallReplay::prepare_fp8_v(Place place, KvHead& head) {
   const Fp8Matrix v =
-      quantize_fp8(head_of(call_.v, place, channels_), padded(head.tokens, form_.v_padding), *form_.v_fp8);
+      quantize_fp8(head_of(call_.v, place, channels_), round_up(head.tokens, form_.v_padding), *form_.v_fp8);
   head.v_scale = v.scales;
   head.v_mean = v.means;
   head.v_mean.resize(v.scales.size());
@@ -186,7 +185,7 @@ mma::Operand CallReplay::prepare_half_v(Place place, KvHead& head) const {
     v = std::move(smoothed.centred);
   }
   const MatrixF transposed = v.transpose();
-  const std::int64_t tokens = padded(head.tokens, form_.tiling.k_block);
+  const std::int64_t tokens = round_up(head.tokens, form_.tiling.k_block);
   return mma::Operand(*form_.pv, mma::Side::b,
                       extended<std::uint32_t>(converted_matrix(transposed, format::kFP16), v.cols(), tokens));
 }
@@ -206,7 +205,7 @@ KvHead CallReplay::prepare_kv(Place place) {
   store_rows(quantized("k_int8"), place, head.k.codes);
   store(quantized("k_scale"), index * static_cast<std::int64_t>(head.k.scales.size()), head.k.scales);
   const std::int64_t tile = form_.tiling.k_block;
-  const MatrixCodes codes = extended<std::uint32_t>(head.k.codes, padded(head.tokens, tile), channels_);
+  const MatrixCodes codes = extended<std::uint32_t>(head.k.codes, round_up(head.tokens, tile), channels_);
   for (std::int64_t first = 0; first < codes.rows(); first += tile) {
     head.k_tiles.emplace_back(*form_.qk, mma::Side::b, codes.middleRows(first, tile));
   }
@@ -263,7 +262,7 @@ void CallReplay::correct_lse(Place place) {
 std::int64_t CallReplay::heads_at_once() const {
   const std::int64_t cores = call_.threads > 0 ? call_.threads : std::thread::hardware_concurrency();
   const std::int64_t tasks = group_ * blocks();
-  return (2 * cores + tasks - 1) / tasks;
+  return ceil_div(2 * cores, tasks);
 }
 
 /// KV heads [first, last), counted through the batch.
