@@ -10,7 +10,8 @@ void register_matrix_products();
 /// `cast/<format>/<elements>`, `scalar/<function>`, `quantize/<what>`: elements.
 void register_casts();
 
-/// `attention/<recipe>/<N>/<d>`: multiply-adds of one head (2 N^2 d), `reference/<N>/<d>` the same for float64, and
+/// `attention/<recipe>/<N>/<d>`: multiply-adds of one head (2 N^2 d), `kernel/<name>/<N>/<d>` the same for the replay
+/// of a published kernel, `reference/<N>/<d>` for float64, and
 /// `threads/<recipe>/<heads>/<threads>` in wall-clock time.
 void register_attention();
 

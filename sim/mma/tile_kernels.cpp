@@ -21,6 +21,111 @@ constexpr std::int32_t kSpecialExponent = 128;
 /// Below every exponent: a zero accumulator.
 constexpr std::int32_t kNoExponent = -30000;
 
+/// A few operands, decoded: magnitude bits of a float, exponent, the sign bit in place, and which are NaN or Inf.
+template <class DI>
+struct Elements {
+  hn::Vec<DI> magnitude, exponent, sign;
+  hn::Mask<DI> special;
+};
+
+template <class DI>
+HWY_INLINE Elements<DI> decode_wide(DI di, const ElementDecoder& decoder, hn::Vec<DI> code) {
+  const auto bits = hn::And(hn::ShiftLeftSame(code, decoder.wide_shift), hn::Set(di, ~0x1FFF));
+  const auto magnitude = hn::And(bits, hn::Set(di, 0x7FFFFFFF));
+  return {magnitude, hn::Zero(di), hn::Xor(bits, magnitude), hn::Gt(magnitude, hn::Set(di, 0x7F7FFFFF))};
+}
+
+template <class DI>
+HWY_INLINE Elements<DI> decode_narrow(DI di, const format::NarrowDecoder& decoder, hn::Vec<DI> code) {
+  const hn::RebindToFloat<DI> df;
+  const auto magnitude = hn::And(code, hn::Set(di, decoder.magnitude_mask));
+  const auto subnormal = hn::Mul(hn::ConvertTo(df, magnitude), hn::Set(df, decoder.unit));
+  const auto normal = hn::Add(hn::ShiftLeftSame(magnitude, 23 - decoder.mantissa_bits), hn::Set(di, decoder.rebias));
+  const auto is_subnormal = hn::Lt(magnitude, hn::Set(di, decoder.smallest_normal));
+  const auto bits = hn::IfThenElse(is_subnormal, hn::BitCast(di, subnormal), normal);
+  const auto sign = hn::And(hn::ShiftLeftSame(code, decoder.sign_shift), hn::Set(di, INT32_MIN));
+  return {bits, hn::Zero(di), sign, hn::Gt(magnitude, hn::Set(di, decoder.largest_finite))};
+}
+
+template <class DI>
+HWY_INLINE Elements<DI> decode(DI di, const ElementDecoder& decoder, const std::uint32_t* codes, std::int32_t mark) {
+  const auto code = hn::LoadU(di, reinterpret_cast<const std::int32_t*>(codes));
+  auto x = decoder.is_wide ? decode_wide(di, decoder, code) : decode_narrow(di, decoder.narrow, code);
+  x.magnitude = hn::IfThenZeroElse(x.special, x.magnitude);
+  const auto exponent = hn::Sub(hn::ShiftRight<23>(x.magnitude), hn::Set(di, 127));
+  const auto is_zero = hn::Eq(x.magnitude, hn::Zero(di));
+  x.exponent = hn::IfThenElse(is_zero, hn::Set(di, mark), hn::Max(exponent, hn::Set(di, decoder.lowest_exponent)));
+  return x;
+}
+
+/// Stores the magnitudes of the lanes in the arithmetic's type.
+template <class DI, class T>
+HWY_INLINE void store_magnitudes(DI /*di*/, hn::Vec<DI> magnitudes, T* to) {
+  const hn::Rebind<T, DI> d;
+  const auto values = hn::BitCast(hn::RebindToFloat<DI>(), magnitudes);
+  if constexpr (sizeof(T) == 4) {
+    hn::StoreU(values, d, to);
+  } else {
+    hn::StoreU(hn::PromoteTo(d, values), d, to);
+  }
+}
+
+/// Lanes of int32 of which the arithmetic's type fills one vector.
+template <class T>
+using DecodeTag = hn::Rebind<std::int32_t, hn::CappedTag<T, 16>>;
+
+template <class T, class E>
+HWY_INLINE bool left_elements(const ElementDecoder& decoder, const std::uint32_t* codes, std::size_t n, T* magnitudes,
+                              E* exponents, std::uint8_t* offsets) {
+  const DecodeTag<T> di;
+  const std::size_t lanes = hn::Lanes(di);
+  const hn::Rebind<E, DecodeTag<T>> de;
+  const hn::Rebind<std::uint8_t, DecodeTag<T>> du8;
+  bool special = false;
+  const auto some = [&](const std::uint32_t* from, T* values, E* exponent, std::uint8_t* offset) {
+    const auto x = decode(di, decoder, from, kZeroMark<E>);
+    store_magnitudes(di, x.magnitude, values);
+    hn::StoreU(hn::DemoteTo(de, x.exponent), de, exponent);
+    const auto negative = hn::And(hn::BroadcastSignBit(x.sign), hn::Set(di, static_cast<int>(kColumns)));
+    hn::StoreU(hn::DemoteTo(du8, negative), du8, offset);
+    special |= !hn::AllFalse(di, x.special);
+  };
+  std::size_t i = 0;
+  for (; i + lanes <= n; i += lanes) some(codes + i, magnitudes + i, exponents + i, offsets + i);
+  if (i == n) return special;
+  std::uint32_t last[16] = {};
+  T values[16];
+  E exponent[16];
+  std::uint8_t offset[16];
+  std::copy_n(codes + i, n - i, last);
+  some(last, values, exponent, offset);
+  std::copy_n(values, n - i, magnitudes + i);
+  std::copy_n(exponent, n - i, exponents + i);
+  std::copy_n(offset, n - i, offsets + i);
+  return special;
+}
+
+template <class T, class E>
+HWY_INLINE std::uint64_t right_elements(const ElementDecoder& decoder, const std::uint32_t* codes, T* parts,
+                                        E* exponents) {
+  const DecodeTag<T> di;
+  const hn::Rebind<E, DecodeTag<T>> de;
+  std::uint64_t special = 0;
+  for (std::size_t j = 0; j < kColumns; j += hn::Lanes(di)) {
+    const auto x = decode(di, decoder, codes + j, kZeroMark<E>);
+    const auto negative = hn::BroadcastSignBit(x.sign);
+    store_magnitudes(di, hn::AndNot(negative, x.magnitude), parts + j);
+    store_magnitudes(di, hn::And(negative, x.magnitude), parts + kColumns + j);
+    hn::StoreU(hn::DemoteTo(de, x.exponent), de, exponents + j);
+    std::uint8_t bits[8] = {};
+    hn::StoreMaskBits(di, x.special, bits);
+    for (std::size_t byte = 0; byte < (hn::Lanes(di) + 7) / 8; ++byte) {
+      special |= static_cast<std::uint64_t>(bits[byte]) << (j + 8 * byte);
+    }
+  }
+  return special;
+}
+
 /// 2^exponent for lanes of int32, in the arithmetic's type.
 template <class D>
 HWY_INLINE hn::Vec<D> power_of_two(D d, hn::Vec<hn::Rebind<std::int32_t, D>> exponent) {
@@ -278,6 +383,26 @@ HWY_INLINE void integer_rows(const IntegerPass& pass, std::size_t row) {
   }
 }
 
+bool left_f32(const ElementDecoder& decoder, const std::uint32_t* codes, std::size_t n, float* magnitudes,
+              std::int8_t* exponents, std::uint8_t* offsets) {
+  return left_elements(decoder, codes, n, magnitudes, exponents, offsets);
+}
+
+bool left_f64(const ElementDecoder& decoder, const std::uint32_t* codes, std::size_t n, double* magnitudes,
+              std::int16_t* exponents, std::uint8_t* offsets) {
+  return left_elements(decoder, codes, n, magnitudes, exponents, offsets);
+}
+
+std::uint64_t right_f32(const ElementDecoder& decoder, const std::uint32_t* codes, float* parts,
+                        std::int8_t* exponents) {
+  return right_elements(decoder, codes, parts, exponents);
+}
+
+std::uint64_t right_f64(const ElementDecoder& decoder, const std::uint32_t* codes, double* parts,
+                        std::int16_t* exponents) {
+  return right_elements(decoder, codes, parts, exponents);
+}
+
 void run_fused_f32(const FusedPass<float, std::int8_t>& pass) {
   pass.type == AccumulatorType::f16 ? fused_pass<true>(pass) : fused_pass<false>(pass);
 }
@@ -362,13 +487,59 @@ void run_add_rounded(std::uint32_t* HWY_RESTRICT c, const std::uint32_t* HWY_RES
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
+#include <string>
+
+#include "base/error.h"
+
 namespace qattn::mma {
 
+HWY_EXPORT(left_f32);
+HWY_EXPORT(left_f64);
+HWY_EXPORT(right_f32);
+HWY_EXPORT(right_f64);
 HWY_EXPORT(run_fused_f32);
 HWY_EXPORT(run_fused_f64);
 HWY_EXPORT(run_integer);
 HWY_EXPORT(run_scaled);
 HWY_EXPORT(run_add_rounded);
+
+namespace {
+
+format::NarrowDecoder narrow_decoder(const format::Format& format) {
+  return format::NarrowDecoder(format::NarrowDecoder::fits(format) ? format : format::kFP16);
+}
+
+}  // namespace
+
+ElementDecoder::ElementDecoder(const format::Format& format, bool through_fp16)
+    : is_wide(format.exponent_bits == 8),
+      wide_shift(format.bits == 16 ? 16 : 0),
+      narrow(narrow_decoder(format)),
+      lowest_exponent(1 - (through_fp16 ? format::kFP16 : format).bias) {
+  if (!is_wide && !format::NarrowDecoder::fits(format)) {
+    throw Error(ErrorKind::internal, std::string("tile operands of format ") + std::string(format.name));
+  }
+}
+
+bool decode_left(const ElementDecoder& decoder, const std::uint32_t* codes, std::size_t n, float* magnitudes,
+                 std::int8_t* exponents, std::uint8_t* offsets) {
+  return HWY_DYNAMIC_DISPATCH(left_f32)(decoder, codes, n, magnitudes, exponents, offsets);
+}
+
+bool decode_left(const ElementDecoder& decoder, const std::uint32_t* codes, std::size_t n, double* magnitudes,
+                 std::int16_t* exponents, std::uint8_t* offsets) {
+  return HWY_DYNAMIC_DISPATCH(left_f64)(decoder, codes, n, magnitudes, exponents, offsets);
+}
+
+std::uint64_t decode_right(const ElementDecoder& decoder, const std::uint32_t* codes, float* parts,
+                           std::int8_t* exponents) {
+  return HWY_DYNAMIC_DISPATCH(right_f32)(decoder, codes, parts, exponents);
+}
+
+std::uint64_t decode_right(const ElementDecoder& decoder, const std::uint32_t* codes, double* parts,
+                           std::int16_t* exponents) {
+  return HWY_DYNAMIC_DISPATCH(right_f64)(decoder, codes, parts, exponents);
+}
 
 void run(const FusedPass<float, std::int8_t>& pass) { HWY_DYNAMIC_DISPATCH(run_fused_f32)(pass); }
 void run(const FusedPass<double, std::int16_t>& pass) { HWY_DYNAMIC_DISPATCH(run_fused_f64)(pass); }

@@ -9,6 +9,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "format/span_kernels.h"
+
 namespace qattn::mma {
 
 /// Columns of B that stand side by side; the accumulators of a panel are rows x kTileColumns.
@@ -76,6 +78,32 @@ struct ScaledPass {
   std::uint64_t* plain;  ///< as in FusedPass
   std::uint32_t* saved;
 };
+
+/// Decoding of floating-point operands: magnitudes as exact floats and exponents as the fused pass wants them. A zero,
+/// and a NaN or Inf, has magnitude 0 and the exponent kZeroMark.
+struct ElementDecoder {
+  bool is_wide;                  ///< bf16, tf32: the codes are the top bits of a float
+  int wide_shift;                ///< what makes a float of a wide code
+  format::NarrowDecoder narrow;  ///< all others
+  std::int32_t lowest_exponent;  ///< of subnormal numbers
+
+  /// `through_fp16`: FP8 that is converted to FP16 first, and has that format's subnormals.
+  ElementDecoder(const format::Format& format, bool through_fp16);
+};
+
+/// n elements of a row of A: magnitudes, exponents and offsets (kTileColumns where negative). Returns whether one of
+/// them was NaN or Inf. Nothing needs to be aligned.
+bool decode_left(const ElementDecoder& decoder, const std::uint32_t* codes, std::size_t n, float* magnitudes,
+                 std::int8_t* exponents, std::uint8_t* offsets);
+bool decode_left(const ElementDecoder& decoder, const std::uint32_t* codes, std::size_t n, double* magnitudes,
+                 std::int16_t* exponents, std::uint8_t* offsets);
+
+/// kTileColumns elements of B: the magnitudes of the positive ones, then those of the negative ones, and exponents; all
+/// aligned. Bit j of the result: column j is NaN or Inf.
+std::uint64_t decode_right(const ElementDecoder& decoder, const std::uint32_t* codes, float* parts,
+                           std::int8_t* exponents);
+std::uint64_t decode_right(const ElementDecoder& decoder, const std::uint32_t* codes, double* parts,
+                           std::int16_t* exponents);
 
 /// The caller has set rounding toward zero.
 void run(const FusedPass<float, std::int8_t>& pass);

@@ -67,119 +67,32 @@ Index stored_position(const Instruction& x, Index k) {
   return k - within + half * (x.k / 2) + within / 4 * 2 + within % 2;
 }
 
-/// What the kernels read of one element. Every format of a tile fits a float.
-struct Element {
-  float magnitude = 0;
-  std::int16_t exponent = kZeroMark<std::int16_t>;
-  bool negative = false;
+/// The value of a code of at most 8 bits, 0 for NaN and Inf; every such format fits a float.
+struct Value {
+  float value = 0;
   bool special = false;
 };
 
-Element decode_element(const format::Format& format, std::uint64_t code, bool through_fp16) {
-  if (format.specials == format::Specials::integer) {
-    const std::int64_t value = unpack_integer(format, code);
-    return {static_cast<float>(std::abs(value)), 0, value < 0, false};
-  }
-  const Unpacked x = through_fp16 ? as_fp16(unpack(format, code)) : unpack(format, code);
-  if (x.kind != Unpacked::Class::finite || x.significand == 0) {
-    return {0, kZeroMark<std::int16_t>, false, x.kind != Unpacked::Class::finite};
-  }
-  return {std::ldexp(static_cast<float>(x.significand), x.exponent - x.fraction_bits),
-          static_cast<std::int16_t>(x.exponent), x.negative, false};
+Value decode_value(const format::Format& format, std::uint64_t code) {
+  if (format.specials == format::Specials::integer) return {static_cast<float>(unpack_integer(format, code)), false};
+  const Unpacked x = unpack(format, code);
+  if (x.kind != Unpacked::Class::finite) return {0, true};
+  return {format::decode_float(format, code), false};
 }
 
-/// decode_element() by table, for formats of at most 8 bits; each table is made once. `through_fp16`: FP8 that is
-/// converted to FP16 first.
-class TableDecoder {
- public:
-  TableDecoder(const format::Format& format, bool through_fp16) : table_(table_of(format, through_fp16)) {}
-  float magnitude(std::uint32_t code) const { return table_[code & 0xFF].magnitude; }
-  std::int16_t exponent(std::uint32_t code) const { return table_[code & 0xFF].exponent; }
-  bool negative(std::uint32_t code) const { return table_[code & 0xFF].negative; }
-  bool special(std::uint32_t code) const { return table_[code & 0xFF].special; }
+/// decode_value() by table; each table is made once.
+using ValueTable = std::array<Value, 256>;
 
- private:
-  using Table = std::array<Element, 256>;
-
-  static const Table& table_of(const format::Format& format, bool through_fp16) {
-    static std::mutex mutex;
-    static std::map<std::pair<std::string_view, bool>, std::unique_ptr<Table>> tables;
-    const std::lock_guard lock(mutex);
-    std::unique_ptr<Table>& table = tables[{format.name, through_fp16}];
-    if (table == nullptr) {
-      table = std::make_unique<Table>();
-      for (std::uint32_t code = 0; code < 256; ++code) (*table)[code] = decode_element(format, code, through_fp16);
-    }
-    return *table;
+const ValueTable& value_table(const format::Format& format) {
+  static std::mutex mutex;
+  static std::map<std::string_view, std::unique_ptr<ValueTable>> tables;
+  const std::lock_guard lock(mutex);
+  std::unique_ptr<ValueTable>& table = tables[format.name];
+  if (table == nullptr) {
+    table = std::make_unique<ValueTable>();
+    for (std::uint32_t code = 0; code < 256; ++code) (*table)[code] = decode_value(format, code);
   }
-
-  const Table& table_;
-};
-
-/// decode_element() by arithmetic, for f16, bf16 and tf32: widened to f32 bits; for f16 an exact product rebases the
-/// exponent. One short function for each quantity, so that the compiler makes vector loops of them.
-template <int kBits, bool kHalf>
-struct WideDecoder {
-  static constexpr std::int32_t kTop = kHalf ? 31 : 255;
-
-  static std::uint32_t wide(std::uint32_t code) {
-    if (kBits == 32) return code & 0x7FFFE000u;
-    return (code & 0x7FFFu) << (kHalf ? 13 : 16);
-  }
-  static std::int32_t field(std::uint32_t code) { return static_cast<std::int32_t>(wide(code) >> 23); }
-
-  float magnitude(std::uint32_t code) const {
-    const std::uint32_t finite = field(code) == kTop ? 0u : ~0u;
-    return std::bit_cast<float>(wide(code) & finite) * (kHalf ? 0x1p112f : 1.0f);
-  }
-  std::int16_t exponent(std::uint32_t code) const {
-    const std::int32_t biased = field(code) + (field(code) == 0 ? 1 : 0) - (kHalf ? 15 : 127);
-    const bool empty = wide(code) == 0 || field(code) == kTop;
-    return static_cast<std::int16_t>(empty ? kZeroMark<std::int16_t> : biased);
-  }
-  bool negative(std::uint32_t code) const { return (code >> (kBits - 1) & 1) != 0; }
-  bool special(std::uint32_t code) const { return field(code) == kTop; }
-};
-
-template <class Decoder>
-bool any_special(const Decoder& decoder, const std::uint32_t* codes, Index n) {
-  std::uint32_t any = 0;
-  for (Index i = 0; i < n; ++i) any |= static_cast<std::uint32_t>(decoder.special(codes[i]));
-  return any != 0;
-}
-
-template <class Decoder, class E>
-void decode_exponents(const Decoder& decoder, const std::uint32_t* codes, Index n, E* exponents) {
-  for (Index i = 0; i < n; ++i) exponents[i] = static_cast<E>(decoder.exponent(codes[i]));
-}
-
-template <class Decoder, class T>
-void decode_magnitudes(const Decoder& decoder, const std::uint32_t* codes, Index n, T* values) {
-  for (Index i = 0; i < n; ++i) values[i] = static_cast<T>(decoder.magnitude(codes[i]));
-}
-
-/// Magnitudes of the elements whose sign is `negative`, zero for the others.
-template <class Decoder, class T>
-void decode_part(const Decoder& decoder, const std::uint32_t* codes, Index n, bool negative, T* values) {
-  for (Index i = 0; i < n; ++i) {
-    const float magnitude = decoder.magnitude(codes[i]);
-    values[i] = static_cast<T>(decoder.negative(codes[i]) == negative ? magnitude : 0.0f);
-  }
-}
-
-template <class Decoder, class T>
-void decode_values(const Decoder& decoder, const std::uint32_t* codes, Index n, T* values) {
-  for (Index i = 0; i < n; ++i) {
-    const float magnitude = decoder.magnitude(codes[i]);
-    values[i] = static_cast<T>(decoder.negative(codes[i]) ? -magnitude : magnitude);
-  }
-}
-
-template <class Decoder>
-void decode_offsets(const Decoder& decoder, const std::uint32_t* codes, Index n, std::uint8_t* offsets) {
-  for (Index i = 0; i < n; ++i) {
-    offsets[i] = static_cast<std::uint8_t>(static_cast<std::size_t>(decoder.negative(codes[i])) * kTileColumns);
-  }
+  return *table;
 }
 
 template <class T>
@@ -212,60 +125,60 @@ std::vector<std::uint32_t> OperandStorage::stored_order() const {
   return ordered;
 }
 
-/// Side a; `exponents` is nullptr where the kernel wants signed values only.
-template <class T, class E, class Decoder>
-void OperandStorage::decode_rows(const Decoder& decoder, const std::uint32_t* from, T* values, E* exponents) {
-  for (Index row = 0; row < rows; ++row, from += padded_k, values += padded_k) {
-    special[static_cast<std::size_t>(row)] = any_special(decoder, from, padded_k);
-    if (exponents == nullptr) {
-      decode_values(decoder, from, padded_k, values);
-      continue;
-    }
-    decode_magnitudes(decoder, from, padded_k, values);
-    decode_exponents(decoder, from, padded_k, exponents + row * padded_k);
-    decode_offsets(decoder, from, padded_k, offset.get() + row * padded_k);
-  }
-}
-
-/// Side b, transposed: 64 rows' codes of one position are gathered, then decoded side by side.
-template <class T, class E, class Decoder>
-void OperandStorage::decode_columns(const Decoder& decoder, const std::uint32_t* from, T* values, E* exponents) {
-  for (Index row = 0; row < rows; ++row) {
-    special[static_cast<std::size_t>(row)] = any_special(decoder, from + row * padded_k, padded_k);
-  }
+/// Calls `body(block, position, codes)` with the kTileColumns codes of one position, gathered from as many rows.
+template <class Body>
+void OperandStorage::for_columns(const std::uint32_t* from, const Body& body) const {
+  std::array<std::uint32_t, kTileColumns> column;
   for (Index block = 0; block < blocks(); ++block) {
-    std::array<std::uint32_t, kTileColumns> column{};
     const Index columns = std::min(kColumns, rows - block * kColumns);
+    column.fill(0);
     for (Index i = 0; i < padded_k; ++i) {
       const std::uint32_t* source = from + block * kColumns * padded_k + i;
       for (Index j = 0; j < columns; ++j) column[static_cast<std::size_t>(j)] = source[j * padded_k];
-      const Index to = (block * padded_k + i) * kColumns;
-      if (exponents == nullptr) {
-        decode_values(decoder, column.data(), kColumns, values + to);
-        continue;
-      }
-      decode_part(decoder, column.data(), kColumns, false, values + 2 * to);
-      decode_part(decoder, column.data(), kColumns, true, values + 2 * to + kColumns);
-      decode_exponents(decoder, column.data(), kColumns, exponents + to);
+      body(block, i, column.data());
     }
   }
 }
 
-template <class Decoder>
-void OperandStorage::decode_elements(const Decoder& decoder) {
-  const bool reordered = instruction->kind == Kind::interleaved_dot;
-  const std::vector<std::uint32_t> ordered = reordered ? stored_order() : std::vector<std::uint32_t>();
-  const std::uint32_t* from = reordered ? ordered.data() : codes.data();
-  const auto decode_as = [&](auto* values, auto* exponents) {
-    side == Side::a ? decode_rows(decoder, from, values, exponents) : decode_columns(decoder, from, values, exponents);
-  };
-  if (layout == TileLayout::fused_f32) {
-    decode_as(value32.get(), exponent8.get());
-  } else if (layout == TileLayout::fused_f64) {
-    decode_as(value64.get(), exponent16.get());
-  } else {
-    decode_as(value32.get(), static_cast<std::int8_t*>(nullptr));
+template <class T, class E>
+void OperandStorage::decode_fused(T* values, E* exponents) {
+  const bool interleaved = instruction->kind == Kind::interleaved_dot;
+  const ElementDecoder decoder(element_format(), interleaved);
+  const std::vector<std::uint32_t> ordered = interleaved ? stored_order() : std::vector<std::uint32_t>();
+  const std::uint32_t* from = interleaved ? ordered.data() : codes.data();
+  if (side == Side::a) {
+    for (Index row = 0; row < rows; ++row) {
+      const Index at = row * padded_k;
+      special[static_cast<std::size_t>(row)] = decode_left(decoder, from + at, static_cast<std::size_t>(padded_k),
+                                                           values + at, exponents + at, offset.get() + at);
+    }
+    return;
   }
+  for_columns(from, [&](Index block, Index position, const std::uint32_t* column) {
+    const Index to = (block * padded_k + position) * kColumns;
+    const std::uint64_t bad = decode_right(decoder, column, values + 2 * to, exponents + to);
+    for (Index j = 0; bad != 0 && j < std::min(kColumns, rows - block * kColumns); ++j) {
+      special[static_cast<std::size_t>(block * kColumns + j)] |= static_cast<char>(bad >> j & 1);
+    }
+  });
+}
+
+void OperandStorage::decode_values() {
+  const ValueTable& table = value_table(element_format());
+  for (Index row = 0; row < rows; ++row) {
+    for (Index i = 0; i < padded_k; ++i) {
+      special[static_cast<std::size_t>(row)] |=
+          table[codes[static_cast<std::size_t>(row * padded_k + i)] & 0xFF].special;
+    }
+  }
+  if (side == Side::a) {
+    for (std::size_t i = 0; i < codes.size(); ++i) value32[i] = table[codes[i] & 0xFF].value;
+    return;
+  }
+  for_columns(codes.data(), [&](Index block, Index position, const std::uint32_t* column) {
+    float* to = value32.get() + (block * padded_k + position) * kColumns;
+    for (Index j = 0; j < kColumns; ++j) to[j] = table[column[j] & 0xFF].value;
+  });
 }
 
 void OperandStorage::decode() {
@@ -282,15 +195,12 @@ void OperandStorage::decode() {
     if (fused) exponent8 = make_buffer<std::int8_t>(elements);
   }
   if (fused && side == Side::a) offset = make_buffer<std::uint8_t>(elements);
-  const format::Format& format = element_format();
-  if (format.bits <= 8) {
-    decode_elements(TableDecoder(format, instruction->kind == Kind::interleaved_dot));
-  } else if (format.bits == 19) {
-    decode_elements(WideDecoder<32, false>());
-  } else if (format.exponent_bits == 5) {
-    decode_elements(WideDecoder<16, true>());
+  if (layout == TileLayout::fused_f32) {
+    decode_fused(value32.get(), exponent8.get());
+  } else if (layout == TileLayout::fused_f64) {
+    decode_fused(value64.get(), exponent16.get());
   } else {
-    decode_elements(WideDecoder<16, false>());
+    decode_values();
   }
   if (layout == TileLayout::scaled) decode_group_scales();
   if (fused && instruction->scale != nullptr) apply_scales();

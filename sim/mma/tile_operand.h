@@ -54,12 +54,11 @@ struct OperandStorage {
   Eigen::Index padded_rows() const;
   const format::Format& element_format() const { return side == Side::a ? *instruction->a : *instruction->b; }
   std::vector<std::uint32_t> stored_order() const;
-  template <class Decoder>
-  void decode_elements(const Decoder& decoder);
-  template <class T, class E, class Decoder>
-  void decode_rows(const Decoder& decoder, const std::uint32_t* from, T* values, E* exponents);
-  template <class T, class E, class Decoder>
-  void decode_columns(const Decoder& decoder, const std::uint32_t* from, T* values, E* exponents);
+  template <class Body>
+  void for_columns(const std::uint32_t* from, const Body& body) const;
+  template <class T, class E>
+  void decode_fused(T* values, E* exponents);
+  void decode_values();
   void apply_scales();
   void decode_group_scales();
 };
