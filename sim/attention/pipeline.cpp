@@ -31,6 +31,7 @@
 #include "base/elementary.h"
 #include "base/error.h"
 #include "base/fp_environment.h"
+#include "base/parallel.h"
 #include "format/encode.h"
 #include "quant/quantize.h"
 
@@ -75,12 +76,12 @@ class Head {
     prepare_output_factors();
   }
 
-  Output run() {
+  Output run() const {
     const std::int64_t queries = problem_.q.rows();
     Output output{MatrixD::Zero(queries, problem_.v.cols()), std::vector<double>(static_cast<std::size_t>(queries))};
-    for (std::int64_t first = 0; first < queries; first += recipe_.q_block) {
-      run_block(first, std::min<std::int64_t>(recipe_.q_block, queries - first), output);
-    }
+    const std::int64_t block = recipe_.q_block;
+    parallel_for((queries + block - 1) / block, 1,
+                 [&](std::int64_t i) { run_block(i * block, std::min(block, queries - i * block), output); });
     return output;
   }
 
@@ -111,7 +112,7 @@ class Head {
     }
   }
 
-  void run_block(std::int64_t first, std::int64_t rows, Output& output) {
+  void run_block(std::int64_t first, std::int64_t rows, Output& output) const {
     const auto count = static_cast<std::size_t>(rows);
     Running running{std::vector<Real>(count, -std::numeric_limits<Real>::infinity()), std::vector<Real>(count, Real{0}),
                     std::vector<Real>(count, Real{1}), Matrix<Real>::Zero(rows, problem_.v.cols()),
@@ -133,8 +134,7 @@ class Head {
     for (Eigen::Index r = 0; r < x.rows(); ++r) {
       const auto i = static_cast<std::size_t>(r);
       Real* row = x.data() + r * x.cols();
-      Real max = running.max[i];
-      for (Eigen::Index j = 0; j < x.cols(); ++j) max = std::max(max, row[j]);
+      const Real max = largest(row, x.cols(), running.max[i]);
       const bool unseen = max == -std::numeric_limits<Real>::infinity();
       running.rescale[i] = unseen ? Real{0} : running.max[i] - max;
       running.max[i] = max;
@@ -144,6 +144,19 @@ class Head {
     apply_exp2(recipe_.exp2, std::span<Real>(running.rescale));
     apply_exp2(recipe_.exp2, std::span<Real>(x.data(), static_cast<std::size_t>(x.size())));
     if (recipe_.row_sum == RowSum::unrounded) add_row_sums(x, running);
+  }
+
+  /// The largest of a row and `floor`; a NaN in the row is passed over. Lanes, as the order decides nothing.
+  static Real largest(const Real* row, Eigen::Index n, Real floor) {
+    constexpr Eigen::Index kLanes = 16;
+    Real lanes[kLanes];
+    std::fill_n(lanes, kLanes, floor);
+    Eigen::Index j = 0;
+    for (; j + kLanes <= n; j += kLanes) {
+      for (Eigen::Index t = 0; t < kLanes; ++t) lanes[t] = lanes[t] < row[j + t] ? row[j + t] : lanes[t];
+    }
+    for (; j < n; ++j) lanes[0] = std::max(lanes[0], row[j]);
+    return *std::max_element(lanes, lanes + kLanes);
   }
 
   template <class T>

@@ -7,6 +7,7 @@
 #include "attention/reference_weights.h"
 #include "base/elementary.h"
 #include "base/fp_environment.h"
+#include "base/parallel.h"
 
 namespace qattn::attention {
 namespace {
@@ -62,10 +63,10 @@ Output reference_attention(const Problem& problem) {
   Output output{MatrixD::Zero(queries, problem.v.cols()), std::vector<double>(static_cast<std::size_t>(queries))};
   const MatrixD k_transposed = problem.k.transpose();
   const bool v_is_finite = problem.v.allFinite();
-  Rows rows(problem, k_transposed);
-  for (std::int64_t first = 0; first < queries; first += kReferenceRowsAtOnce) {
-    rows.run(first, std::min(kReferenceRowsAtOnce, queries - first), v_is_finite, output);
-  }
+  constexpr std::int64_t kRows = kReferenceRowsAtOnce;
+  parallel_for((queries + kRows - 1) / kRows, 1, [&](std::int64_t i) {
+    Rows(problem, k_transposed).run(i * kRows, std::min(kRows, queries - i * kRows), v_is_finite, output);
+  });
   return output;
 }
 
