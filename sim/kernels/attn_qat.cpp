@@ -215,8 +215,10 @@ struct HeadInputs {
 
 class Forward {
  public:
-  Forward(const Plan& plan, const HeadInputs& inputs)
+  /// `trace`: the row of this head whose stages are wanted, or nullptr.
+  Forward(const Plan& plan, const HeadInputs& inputs, RowTrace* trace)
       : plan_(plan),
+        trace_(trace),
         q_(inputs.q),
         k_(plan.operand(mma::Side::b, inputs.k)),
         v_(plan.operand(mma::Side::b, transposed(inputs.v))),
@@ -248,6 +250,7 @@ class Forward {
     for (Index key_tile = 0; key_tile < key_tiles; ++key_tile) {
       const MatrixF p = softmax(rows, scores, key_tile, plan_.causal && key_tile == tile);
       add_values(rows, p, key_tile);
+      if (traces(rows)) trace_tile(rows, scores, p, key_tile);
     }
     for (Index row = 0; row < kTile; ++row) finish(rows, row);
   }
@@ -317,6 +320,28 @@ class Forward {
     plan_.accumulate(plan_.operand(mma::Side::a, bf16_codes(p)), 0, v_, key_tile, rows.high_precision_o);
   }
 
+  bool traces(const Rows& rows) const { return trace_ != nullptr && trace_->row / kTile * kTile == rows.first; }
+
+  void trace_tile(const Rows& rows, const MatrixCodes& scores, const MatrixF& p, Index key_tile) const {
+    const Index row = trace_->row - rows.first;
+    const auto add = [this, key_tile](std::string_view name, const auto& values) {
+      trace_->stages.push_back({fmt::format("tile {} {}", key_tile, name), {values.begin(), values.end()}});
+    };
+    const auto one = [](float x) { return std::array{x}; };
+    const auto numbers = [row](const MatrixCodes& codes, float (*number)(std::uint32_t)) {
+      std::vector<float> result;
+      for (Index i = 0; i < codes.cols(); ++i) result.push_back(number(codes(row, i)));
+      return result;
+    };
+    add("scores", numbers(scores.middleCols(key_tile * kTile, kTile), f32_value));
+    add("row maximum", one(rows.m[static_cast<std::size_t>(row)]));
+    add("P", std::span(&p(row, 0), kTile));
+    add("P quantized", numbers(plan_.p_quantizer()(p), bf16_value));
+    add("row sum", one(rows.l[static_cast<std::size_t>(row)]));
+    add("O", numbers(rows.o, f32_value));
+    add("O of the unquantized P", numbers(rows.high_precision_o, f32_value));
+  }
+
   void finish(const Rows& rows, Index row) {
     const Arithmetic& arithmetic = plan_.arithmetic;
     const Index query = rows.first + row;
@@ -332,6 +357,7 @@ class Forward {
   }
 
   const Plan& plan_;
+  RowTrace* trace_;
   const MatrixCodes& q_;
   mma::Operand k_, v_, v_for_quantized_;
 
@@ -657,7 +683,9 @@ class Replay {
     const FakeQuantizer quantize = plan_.qkv_quantizer();
     const HeadInputs quantized{quantize(bf16_values(given.q)), quantize(bf16_values(given.k)),
                                quantize(bf16_values(given.v))};
-    const Forward forward(plan_, quantized);
+    RowTrace* const trace = call_.trace;
+    const bool traced = trace != nullptr && trace->batch * call_.q_heads() + trace->head == head;
+    const Forward forward(plan_, quantized, traced ? trace : nullptr);
     store("o", head, forward.o);
     store("saved/high_prec_o", head, forward.high_precision_o);
     store("saved/q", head, quantized.q);
@@ -665,6 +693,7 @@ class Replay {
     store("saved/v", head, quantized.v);
     std::vector<std::uint32_t> m(static_cast<std::size_t>(plan_.q_tokens));
     to_bits(std::span(forward.m).first(m.size()), m);
+    for (std::uint32_t& code : m) code = scalar::is_nan(code) ? scalar::kNaN : code;
     store_codes(tensor("saved/m"), head * plan_.q_tokens, m);
     if (!call_.d_o) return;
     const MatrixCodes d_o = padded(*call_.d_o, head, q_rows);

@@ -1,5 +1,6 @@
 // Attn-QAT's training kernel: every recorded bit, the identity that its high-precision output keeps, and calls beyond
 // the recordings against a float64 attention.
+#include <cfenv>
 #include <cmath>
 #include <string>
 #include <utility>
@@ -16,6 +17,33 @@ namespace qattn::kernels::attn_qat {
 namespace {
 
 using Eigen::Index;
+
+/// What a call beyond the recordings is made of.
+struct Made {
+  std::string name;
+  Index batch, q_tokens, kv_tokens, head_dim;
+  bool causal;
+};
+
+Tensor operand(Index batch, Index tokens, Index head_dim, std::uint64_t stream) {
+  return random_tensor(format::kBF16, {batch, 1, tokens, head_dim}, stream);
+}
+
+Call call_like(const Made& made) {
+  Call call;
+  call.q = operand(made.batch, made.q_tokens, made.head_dim, 1);
+  call.k = operand(made.batch, made.kv_tokens, made.head_dim, 2);
+  call.v = operand(made.batch, made.kv_tokens, made.head_dim, 3);
+  call.d_o = operand(made.batch, made.q_tokens, made.head_dim, 4);
+  call.is_causal = made.causal;
+  call.sm_scale = 1 / std::sqrt(static_cast<double>(made.head_dim));
+  call.arguments = {{"smooth_k", false},
+                    {"two_level_p", false},
+                    {"global_scale", false},
+                    {"high_precision_o", true},
+                    {"fake_quant_p_backward", false}};
+  return call;
+}
 
 TEST_CASE("every recorded o, dq, dk and dv comes out bit for bit") {
   const std::vector<Trial> all = trials("backward_vectors.h5");
@@ -67,6 +95,38 @@ TEST_CASE("the number of threads changes no bit") {
   for (const auto& [name, tensor] : one.tensors) CHECK(tensor.codes == three.tensors.at(name).codes);
 }
 
+TEST_CASE("the caller's rounding mode reaches no result") {
+  Call call = call_like({"", 1, 45, 45, 64, true});
+  call.arguments.clear();
+  call.sm_scale = 0.1;
+  const Returned nearest = attn_qat::run(call, {});
+  std::fesetround(FE_UPWARD);
+  const Returned upward = attn_qat::run(call, {});
+  std::fesetround(FE_TONEAREST);
+  for (const auto& [name, tensor] : nearest.tensors) CHECK(tensor.codes == upward.tensors.at(name).codes);
+}
+
+TEST_CASE("a traced row shows its stages and changes no result") {
+  Trial trial = trials("backward_vectors.h5").at(0);
+  const Returned plain = attn_qat::run(trial.call, {});
+  RowTrace trace{0, 1, 100, {}};
+  trial.call.trace = &trace;
+  const Returned traced = attn_qat::run(trial.call, {});
+  for (const auto& [name, tensor] : plain.tensors) CHECK(tensor.codes == traced.tensors.at(name).codes);
+  REQUIRE(trace.stages.size() == 8 * 7);
+  CHECK(trace.stages[0].name == "tile 0 scores");
+  CHECK(trace.stages[0].values.size() == 32);
+  // O / l in bfloat16 is the recorded row.
+  const Stage &sum = trace.stages[trace.stages.size() - 3], &o = trace.stages[trace.stages.size() - 2];
+  CHECK(sum.name == "tile 7 row sum");
+  CHECK(o.name == "tile 7 O");
+  const MatrixD recorded = head_of(trial.recorded.at("o"), 1).row(100);
+  MatrixD ours(1, recorded.cols());
+  for (Index i = 0; i < ours.cols(); ++i)
+    ours(0, i) = static_cast<double>(o.values.at(static_cast<std::size_t>(i)) / sum.values.at(0));
+  CHECK(relative_l2(ours, recorded) < 0.003);
+}
+
 // P and dP as the backward pass has them, in float64: the flash backward's delta is right for the output of the P that
 // dS uses, and that P is not quantized.
 TEST_CASE("rowsum(P dP) is dO o' with the unquantized P's output, and is not dO o") {
@@ -93,33 +153,6 @@ TEST_CASE("rowsum(P dP) is dO o' with the unquantized P's output, and is not dO 
     CHECK(kept < 0.005);
     CHECK(broken > 20 * kept);
   }
-}
-
-/// What a call beyond the recordings is made of.
-struct Made {
-  std::string name;
-  Index batch, q_tokens, kv_tokens, head_dim;
-  bool causal;
-};
-
-Tensor operand(Index batch, Index tokens, Index head_dim, std::uint64_t stream) {
-  return random_tensor(format::kBF16, {batch, 1, tokens, head_dim}, stream);
-}
-
-Call call_like(const Made& made) {
-  Call call;
-  call.q = operand(made.batch, made.q_tokens, made.head_dim, 1);
-  call.k = operand(made.batch, made.kv_tokens, made.head_dim, 2);
-  call.v = operand(made.batch, made.kv_tokens, made.head_dim, 3);
-  call.d_o = operand(made.batch, made.q_tokens, made.head_dim, 4);
-  call.is_causal = made.causal;
-  call.sm_scale = 1 / std::sqrt(static_cast<double>(made.head_dim));
-  call.arguments = {{"smooth_k", false},
-                    {"two_level_p", false},
-                    {"global_scale", false},
-                    {"high_precision_o", true},
-                    {"fake_quant_p_backward", false}};
-  return call;
 }
 
 /// Of a head in float64, from the quantized q, k and v.

@@ -2,6 +2,7 @@
 // roundings the recordings decide.
 #include <algorithm>
 #include <bit>
+#include <cfenv>
 #include <cmath>
 #include <functional>
 #include <set>
@@ -142,6 +143,18 @@ Call random_call(const format::Format& type, std::vector<std::int64_t> q, std::v
   call.is_causal = is_causal;
   call.sm_scale = 1 / std::sqrt(static_cast<double>(q.back()));
   return call;
+}
+
+TEST_CASE("the caller's rounding mode reaches no gradient") {
+  Call call = random_call(format::kBF16, {1, 1, 40, 64}, {1, 1, 600, 64}, false);
+  call.sm_scale = 0.1;
+  const Returned nearest = find_kernel(kFlash).run(call);
+  std::fesetround(FE_UPWARD);
+  const Returned upward = find_kernel(kFlash).run(call);
+  const bool reachable = upward.order_free.at("dq").reachable(0, upward.tensors.at("dq").code(0));
+  std::fesetround(FE_TONEAREST);
+  CHECK(reachable);
+  for (const auto& [name, tensor] : nearest.tensors) CHECK(tensor.codes == upward.tensors.at(name).codes);
 }
 
 TEST_CASE("where more than six key tiles add, other orders' bits are reachable and wrong bits are not") {
