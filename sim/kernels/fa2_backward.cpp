@@ -52,6 +52,17 @@ const TileSizes& tile_sizes(std::int64_t head_dim) {
   return *found;
 }
 
+/// A factor of a matrix product, with its codes where a rule is tried out.
+struct Operand {
+  mma::Operand decoded;
+  MatrixCodes codes;
+
+  Operand columns(Index first, Index count) const {
+    return {decoded.slice(first, first + count),
+            codes.size() == 0 ? codes : MatrixCodes(codes.middleCols(first, count))};
+  }
+};
+
 /// A call, worked out.
 struct Plan {
   const Call& call;
@@ -95,12 +106,19 @@ struct Plan {
   }
 
   std::uint32_t rounded(float x) const { return scalar::cast(rounding, f32_bits(x)); }
-  mma::Operand operand(mma::Side side, const MatrixView<std::uint32_t>& codes) const {
-    return {*arithmetic.dot, side, codes};
+  Operand operand(mma::Side side, const MatrixView<std::uint32_t>& codes) const {
+    return {{*arithmetic.dot, side, codes}, arithmetic.rule ? MatrixCodes(codes) : MatrixCodes()};
   }
-  MatrixCodes product(const mma::Operand& a, const mma::Operand& b) const {
-    MatrixCodes result = MatrixCodes::Zero(a.rows(), b.rows());
-    mma::multiply_accumulate(*arithmetic.dot, a, b, result);
+  void accumulate(const Operand& a, const Operand& b, MatrixCodes& c) const {
+    if (arithmetic.rule) {
+      arithmetic.rule(*arithmetic.dot, a.codes, b.codes, c);
+    } else {
+      mma::multiply_accumulate(*arithmetic.dot, a.decoded, b.decoded, c);
+    }
+  }
+  MatrixCodes product(const Operand& a, const Operand& b) const {
+    MatrixCodes result = MatrixCodes::Zero(a.decoded.rows(), b.decoded.rows());
+    accumulate(a, b, result);
     return result;
   }
 };
@@ -114,15 +132,15 @@ MatrixCodes padded(const MatrixCodes& codes, Index tile, Index tiles) {
 
 /// One factor whose tiles of rows are multiplied whole, and which is also read along its rows (a sum over tokens).
 struct Factor {
-  std::vector<mma::Operand> tiles;  ///< [tile, head_dim]
-  mma::Operand tokens;              ///< [head_dim, tokens]
+  std::vector<Operand> tiles;  ///< [tile, head_dim]
+  Operand tokens;              ///< [head_dim, tokens]
 
   Factor(const Plan& plan, mma::Side side, const MatrixCodes& codes, Index tile)
       : tokens(plan.operand(mma::Side::b, MatrixCodes(codes.transpose()))) {
     for (Index row = 0; row < codes.rows(); row += tile)
       tiles.push_back(plan.operand(side, codes.middleRows(row, tile)));
   }
-  mma::Operand tokens_of(Index index, Index tile) const { return tokens.slice(index * tile, (index + 1) * tile); }
+  Operand tokens_of(Index index, Index tile) const { return tokens.columns(index * tile, tile); }
 };
 
 /// The terms of dQ of one head: for each query tile the f32 blocks [key tile][query][column].
@@ -196,9 +214,8 @@ class HeadGradients {
     MatrixCodes p = probabilities(query, key, plan_.product(k_.tiles[k], q_.tiles[q]));
     const MatrixCodes ds = score_gradients(query, p, plan_.product(v_.tiles[k], d_o_.tiles[q]));
     p = p.unaryExpr([this](std::uint32_t x) { return plan_.rounded(f32_value(x)); }).eval();
-    const mma::Instruction& dot = *plan_.arithmetic.dot;
-    mma::multiply_accumulate(dot, plan_.operand(mma::Side::a, p), d_o_.tokens_of(query, plan_.query_tile), dv_sum);
-    mma::multiply_accumulate(dot, plan_.operand(mma::Side::a, ds), q_.tokens_of(query, plan_.query_tile), dk_sum);
+    plan_.accumulate(plan_.operand(mma::Side::a, p), d_o_.tokens_of(query, plan_.query_tile), dv_sum);
+    plan_.accumulate(plan_.operand(mma::Side::a, ds), q_.tokens_of(query, plan_.query_tile), dk_sum);
     const MatrixCodes dq =
         plan_.product(plan_.operand(mma::Side::a, MatrixCodes(ds.transpose())), k_.tokens_of(key, plan_.key_tile));
     const auto size = static_cast<std::size_t>(dq.size());

@@ -15,6 +15,7 @@
 #include <cstdint>
 #include <span>
 
+#include "kernels/forward.h"
 #include "kernels/kernel.h"
 #include "mma/instruction.h"
 #include "scalar/span.h"
@@ -34,6 +35,7 @@ struct Fa2Backward {
   bool delta_far_lanes_first = true;
   bool descending_queries = true;
   void (*ex2)(scalar::Codes32 x, std::span<std::uint32_t> y) = ex2_approx;
+  TileRule rule;  ///< to try out another arithmetic of the matrix products; empty: the instruction's
 };
 
 /// Adds dq, dk and dv to what the forward pass returned, from its "o" and "lse" and the call's d_o. `dq` is the sum
