@@ -139,6 +139,7 @@ Form sm80_form(const Call& call) {
     form.centred_half_v = smooth_v;
     form.rescale = rescale_half;
     form.output = smooth_v ? half_smooth_output : half_output;
+    if (smooth_v) form.prediction = "smooth_v with FP16 accumulators follows the library's source, no recording";
   }
   if (accumulator == "fp16+fp32" && call.head_dim() > 64) {
     form.grouping = "sm80_q16";

@@ -57,6 +57,7 @@ struct Form {
   float hidden = 0;  ///< X of keys out of sight
   float start = 0;   ///< the max before the first tile
   float offset = 0;  ///< P is 2^offset at the max, to fill its format
+  /// Steps 2 and 3 but for ex2: one thread's max, and what P is the power of two of.
   float (*scaled_max)(float x, float gain, float offset) = nullptr;
   void (*exponents)(std::span<const float> x, std::span<const float> gain, float shift, std::span<float> y) = nullptr;
   void (*ex2)(std::span<const float> x, std::span<float> y) = nullptr;
@@ -119,12 +120,13 @@ struct Block {
   std::vector<float> lse2;
 };
 
-/// One block of queries over all its tiles. `gain` is c. `trace`, if there, is a row of this block, counted from the
-/// block's first.
+/// The row of a block, counted from its first, whose stages are wanted; none without `stages`.
 struct BlockTrace {
   std::int64_t row = 0;
   std::vector<Stage>* stages = nullptr;
 };
+
+/// One block of queries over all its tiles. `gain` is c, `type` the output's.
 Block attend(const Form& form, const QHead& q, const KvHead& kv, std::int64_t block, bool is_causal, float gain,
              const format::Format& type, mma::Path path, const BlockTrace& trace);
 

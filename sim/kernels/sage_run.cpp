@@ -260,7 +260,7 @@ void CallReplay::correct_lse(Place place) {
 
 /// KV heads whose operands are in memory together: as few as give every thread some blocks.
 std::int64_t CallReplay::heads_at_once() const {
-  const std::int64_t cores = call_.threads > 0 ? call_.threads : std::thread::hardware_concurrency();
+  const std::int64_t cores = call_.threads > 0 ? call_.threads : std::max(1u, std::thread::hardware_concurrency());
   const std::int64_t tasks = group_ * blocks();
   return ceil_div(2 * cores, tasks);
 }
