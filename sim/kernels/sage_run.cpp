@@ -292,7 +292,6 @@ void CallReplay::run_heads(std::int64_t first, std::int64_t last) {
 }
 
 Returned CallReplay::operator()() {
-  const FpEnvironment environment;
   make_outputs();
   const std::int64_t heads = call_.batch() * call_.kv_heads(), step = heads_at_once();
   for (std::int64_t first = 0; first < heads; first += step) run_heads(first, std::min(heads, first + step));

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <cfenv>
 #include <cmath>
 #include <string>
 #include <vector>
@@ -91,7 +92,7 @@ bool smooths_v(const SageVariant& variant) { return io::find_bool(variant.argume
 
 }  // namespace
 
-TEST_CASE("SageAttention: one thread or three, SIMD or the plain engine, the bits are the same") {
+TEST_CASE("SageAttention: threads, SIMD or the plain engine, the caller's rounding mode: the bits are the same") {
   for (const SageVariant& variant : sage_variants()) {
     INFO(describe(variant));
     Call call = with_arguments(made_call({1, 2, 1, 19, 150, 64}, 3), variant.arguments);
@@ -101,10 +102,14 @@ TEST_CASE("SageAttention: one thread or three, SIMD or the plain engine, the bit
     const Returned plain = sage::run(form, call, mma::Path::plain);
     call.threads = 3;
     const Returned three = sage::run(form, call);
+    std::fesetround(FE_UPWARD);
+    const Returned upward = run(variant, call);
+    std::fesetround(FE_TONEAREST);
     for (const auto& [name, tensor] : one.tensors) {
       INFO(name);
       require_equal(plain.tensors.at(name), tensor);
       require_equal(three.tensors.at(name), tensor);
+      require_equal(upward.tensors.at(name), tensor);
     }
   }
 }
