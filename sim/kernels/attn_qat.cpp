@@ -60,7 +60,7 @@ MatrixCodes interleaved(const MatrixCodes& codes) {
   return result;
 }
 
-constexpr auto kAdd = [](float a, float b) { return a + b; };
+constexpr std::plus<float> kAdd;
 constexpr auto kAddBf16 = [](float a, float b) { return bf16(a + b); };
 
 /// A row of a tile as its threads hold it: 4 warps side by side, 4 lanes each, 2 columns a lane. `pair(column)` is what
@@ -71,9 +71,9 @@ float tile_row_sum(Pair pair, bool far_lanes_first, bool far_warps_first, Add ad
   for (std::size_t warp = 0; warp < 4; ++warp) {
     std::array<float, 4> lanes;
     for (std::size_t lane = 0; lane < 4; ++lane) lanes[lane] = pair(static_cast<Index>(8 * warp + 2 * lane));
-    warps[warp] = butterfly(std::span<float>(lanes), far_lanes_first, add);
+    warps[warp] = butterfly(lanes, far_lanes_first, add);
   }
-  return butterfly(std::span<float>(warps), far_warps_first, add);
+  return butterfly(warps, far_warps_first, add);
 }
 
 /// PTX's div.full.f32.
@@ -378,7 +378,7 @@ std::vector<float> row_dots(const MatrixCodes& d_o, const MatrixCodes& o, const 
       float& lane = lanes[static_cast<std::size_t>(column / 8)];
       lane = column % 8 == 0 ? term : lane + term;
     }
-    delta.push_back(butterfly(std::span<float>(lanes), arithmetic.delta_far_lanes_first, kAdd));
+    delta.push_back(butterfly(lanes, arithmetic.delta_far_lanes_first));
   }
   return delta;
 }

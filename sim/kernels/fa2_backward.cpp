@@ -189,8 +189,7 @@ class HeadGradients {
       std::ranges::fill(lanes, 0.0f);
       for (Index column = 0; column < o.cols(); ++column)
         lanes[static_cast<std::size_t>(column % plan_.page / 8)] += d_o(row, column) * o(row, column);  // exact
-      delta_[static_cast<std::size_t>(row)] = butterfly(std::span<float>(lanes), plan_.arithmetic.delta_far_lanes_first,
-                                                        [](float a, float b) { return a + b; });
+      delta_[static_cast<std::size_t>(row)] = butterfly(lanes, plan_.arithmetic.delta_far_lanes_first);
     }
   }
 

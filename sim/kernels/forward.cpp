@@ -16,6 +16,7 @@
 #include "base/parallel.h"
 #include "format/encode.h"
 #include "kernels/codes.h"
+#include "kernels/lanes.h"
 #include "kernels/numbers.h"
 #include "scalar/constants.h"
 #include "scalar/mufu.h"
@@ -570,10 +571,8 @@ float Combiner::log_sum_exp(std::size_t row) const {
     const float lse = i < parts_.size() ? parts_[i].second[row] : -kInf;
     sums[i % lanes] += exp(lse - maximum);
   }
-  for (std::size_t distance = lanes / 2; distance > 0; distance /= 2) {
-    for (std::size_t i = 0; i < distance; ++i) sums[i] += sums[i + distance];
-  }
-  return std::fabs(sums[0]) > 0 ? log(sums[0]) + maximum : kInf;
+  const float sum = butterfly(sums);
+  return std::fabs(sum) > 0 ? log(sum) + maximum : kInf;
 }
 
 std::pair<MatrixF, std::vector<float>> Combiner::combine() const {

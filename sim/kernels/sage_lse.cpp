@@ -7,6 +7,7 @@
 
 #include "base/fp_environment.h"
 #include "format/encode.h"
+#include "kernels/lanes.h"
 #include "kernels/numbers.h"
 #include "mma/tile.h"
 
@@ -41,20 +42,12 @@ DotOrder bfloat_order(std::int64_t heads, std::int64_t q_tokens, std::int64_t de
   return {Kind::runs, q_tokens <= 129 && blocks >= 24 && blocks <= 40 ? 32 : 16};
 }
 
-/// Lanes 0 ... n - 1 added at distances n/2 ... 1.
-float tree(std::vector<float> lanes) {
-  for (std::size_t distance = lanes.size() / 2; distance > 0; distance /= 2) {
-    for (std::size_t i = 0; i < distance; ++i) lanes[i] += lanes[i + distance];
-  }
-  return lanes[0];
-}
-
 float dot(std::span<const float> x, std::span<const float> y, const DotOrder& order) {
   const auto count = static_cast<std::size_t>(order.lanes);
   std::vector<float> lanes(count);
   const std::size_t run = x.size() / count;
   for (std::size_t i = 0; i < x.size(); ++i) lanes[order.kind == Kind::runs ? i / run : i % count] += x[i] * y[i];
-  if (order.kind != Kind::strided) return tree(std::move(lanes));
+  if (order.kind != Kind::strided) return butterfly(lanes);
   float sum = lanes[0];
   for (std::size_t i = 1; i < count; ++i) sum += lanes[i];
   return sum;
