@@ -513,7 +513,7 @@ void QueryBlock::scale_output(Index row, float l) {
     } else if (kernel_.output_descale == OutputDescale::of_the_output) {
       o[j] = o[j] * r * vd;
     } else {
-      o[j] *= vd / l;
+      o[j] *= empty ? r * vd : vd / l;
     }
   }
   if (kernel_.flush_products) std::transform(o, o + o_.cols(), o, flush_subnormal);
