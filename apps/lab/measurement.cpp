@@ -51,18 +51,21 @@ std::vector<Piece> pieces_of(const DumpSet& dumps) {
   return pieces;
 }
 
-HeadMeasurement::HeadMeasurement(const DumpSet& dumps, const Piece& piece)
+HeadMeasurement::HeadMeasurement(const DumpSet& dumps, const Piece& piece, const ReferenceCache* references)
     : call_(*dumps.calls()[piece.call].call),
       piece_(piece),
+      cache_(references),
       parts_(dumps.read(dumps.calls()[piece.call], piece.batch, piece.head)) {}
 
 const Output& HeadMeasurement::reference_output(std::size_t part, const std::string& key, const Recipe* reference) {
   const auto found = references_.find({part, key});
   if (found != references_.end()) return found->second;
   const attention::Problem& problem = parts_[part].problem;
-  Output output = reference == nullptr ? attention::reference_attention(problem)
-                                       : attention::run_recipe(problem, *reference, *call_.q_format);
-  return references_.emplace(std::pair(part, key), std::move(output)).first->second;
+  const auto compute = [&] {
+    if (reference != nullptr) return attention::run_recipe(problem, *reference, *call_.q_format);
+    return cache_ != nullptr ? cache_->reference(problem) : attention::reference_attention(problem);
+  };
+  return references_.emplace(std::pair(part, key), compute()).first->second;
 }
 
 metric::Accuracy HeadMeasurement::measure(const Recipe& recipe, const Recipe* reference) {

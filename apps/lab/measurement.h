@@ -11,6 +11,7 @@
 #include "attention/recipe.h"
 #include "attention/reference.h"
 #include "lab/dump_set.h"
+#include "lab/reference_cache.h"
 #include "lab/report.h"
 #include "metric/accuracy.h"
 
@@ -40,7 +41,8 @@ std::vector<Piece> pieces_of(const DumpSet& dumps);
 /// Measures recipes on one piece, which is read once; a reference is computed when it is first asked for and kept.
 class HeadMeasurement {
  public:
-  HeadMeasurement(const DumpSet& dumps, const Piece& piece);
+  /// `references` keeps float64 references on disk; nullptr: they are computed.
+  HeadMeasurement(const DumpSet& dumps, const Piece& piece, const ReferenceCache* references = nullptr);
 
   /// The recipe's output against `reference`'s, or against the float64 reference.
   metric::Accuracy measure(const attention::Recipe& recipe, const attention::Recipe* reference = nullptr);
@@ -54,6 +56,7 @@ class HeadMeasurement {
 
   const io::AttentionCall& call_;
   Piece piece_;
+  const ReferenceCache* cache_;
   std::vector<HeadProblem> parts_;
   std::map<std::pair<std::size_t, std::string>, attention::Output> references_;
 };

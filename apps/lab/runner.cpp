@@ -130,7 +130,7 @@ RunResult run_trials(const DumpSet& dumps, std::span<const Trial> trials, const 
   parallel_for(total, options.threads, [&](std::int64_t index) {
     if (options.cancelled && options.cancelled()) throw Interrupted();
     const Piece& piece = pieces[static_cast<std::size_t>(index)];
-    HeadMeasurement head(dumps, piece);
+    HeadMeasurement head(dumps, piece, options.references);
     std::vector<metric::Accuracy> accuracies;
     for (const Plan::Measurement& m : plan.measurements) accuracies.push_back(head.measure(*m.recipe, m.reference));
     collector.deliver(static_cast<std::size_t>(index), piece, accuracies, head.parts());

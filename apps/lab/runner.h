@@ -26,7 +26,8 @@ struct BadOutput {
 };
 
 struct RunOptions {
-  int threads = 0;  ///< 0: one for each core
+  int threads = 0;                             ///< 0: one for each core
+  const ReferenceCache* references = nullptr;  ///< float64 references kept on disk; nullptr: computed
   /// Called from any thread, one at a time, after each (call, batch, head).
   std::function<void(std::int64_t done, std::int64_t total)> progress = nullptr;
   /// Asked before each (call, batch, head); true ends the run with Interrupted.

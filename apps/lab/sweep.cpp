@@ -99,7 +99,7 @@ class Engine {
       if (options_.cancelled && options_.cancelled()) throw Interrupted();
       const auto known = done.find(twin_[recipe]);
       if (known == done.end()) {
-        if (!head) head.emplace(dumps_, work.piece);
+        if (!head) head.emplace(dumps_, work.piece, options_.references);
         done[twin_[recipe]] = cell_of(*head, trials_[recipe].recipe);
       }
       deliver({work.piece.call, work.piece.batch, work.piece.head, recipe}, done[twin_[recipe]]);

@@ -67,6 +67,19 @@ void emit(const lab::Report& report, const OutputOptions& options) {
   }
 }
 
+lab::ReferenceCache CacheOptions::open() const {
+  if (off) return lab::ReferenceCache("");
+  return lab::ReferenceCache(folder.empty() ? lab::ReferenceCache::default_folder() : folder);
+}
+
+void add_cache_options(CLI::App& command, CacheOptions& options) {
+  CLI::Option* folder = command.add_option("--cache", options.folder,
+                                           "where float64 references of long calls are kept; default: "
+                                           "$XDG_CACHE_HOME/qattn/references, or under ~/.cache");
+  folder->type_name("DIR");
+  command.add_flag("--no-cache", options.off, "compute every float64 reference, keep none")->excludes(folder);
+}
+
 lab::DumpSet WorkOptions::open() const {
   lab::DumpSelection wanted = selection;
   if (!heads.empty()) wanted.heads = lab::parse_heads(heads);
@@ -79,6 +92,7 @@ void add_work_options(CLI::App& command, WorkOptions& options) {
   command.add_option("--threads", options.threads, "number of threads; 0: one for each core")
       ->type_name("N")
       ->check(CLI::Range(0, 4096));
+  add_cache_options(command, options.cache);
 }
 
 void add_set_option(CLI::App& command, std::vector<std::string>& settings) {
@@ -90,11 +104,13 @@ void add_set_option(CLI::App& command, std::vector<std::string>& settings) {
 lab::RunResult run_with_progress(const lab::DumpSet& dumps, const std::vector<lab::Trial>& trials,
                                  const WorkOptions& work, const OutputOptions& output) {
   const InterruptGuard interrupt;
+  const lab::ReferenceCache references = work.cache.open();
   lab::RunResult result;
   {
     Progress progress("heads", output.quiet);
     lab::RunOptions options;
     options.threads = work.threads;
+    options.references = &references;
     options.progress = [&](std::int64_t done, std::int64_t total) { progress.show(done, total); };
     options.cancelled = InterruptGuard::requested;
     result = lab::run_trials(dumps, trials, options);

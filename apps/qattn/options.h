@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "lab/dump_set.h"
+#include "lab/reference_cache.h"
 #include "lab/report.h"
 #include "lab/runner.h"
 
@@ -30,11 +31,22 @@ void emit(const lab::Report& report, const OutputOptions& options);
 /// Writes all of `text` to stdout. Throws Error(input) on a closed stdout, a full disk, ...
 void write_stdout(std::string_view text);
 
-/// --calls, --heads and --threads.
+/// --cache and --no-cache: where float64 references are kept from run to run.
+struct CacheOptions {
+  std::string folder;
+  bool off = false;
+
+  lab::ReferenceCache open() const;
+};
+
+void add_cache_options(CLI::App& command, CacheOptions& options);
+
+/// --calls, --heads, --threads and where references are kept.
 struct WorkOptions {
   lab::DumpSelection selection;
   std::string heads;
   int threads = 0;
+  CacheOptions cache;
 
   /// Opens the dumps, filters applied.
   lab::DumpSet open() const;

@@ -48,6 +48,7 @@ struct Options {
   std::vector<std::string> merge;
   bool dry_run = false, restart = false;
   int threads = -1;
+  CacheOptions cache;
   OutputOptions output;
 };
 
@@ -125,11 +126,12 @@ int run(const Options& options) {
   const lab::DumpSet dumps = open_dumps(config);
   const lab::SweepPlan plan = lab::plan_sweep(dumps, config.trials);
   const InterruptGuard interrupt;
+  const lab::ReferenceCache references = options.cache.open();
   std::int64_t measured = 0, missing = 0;
   lab::Results results;
   try {
     Progress progress("cells", options.output.quiet);
-    lab::SweepOptions sweep{config.output, config.threads, options.restart};
+    lab::SweepOptions sweep{config.output, config.threads, options.restart, &references};
     sweep.progress = [&](std::int64_t done, std::int64_t total) {
       measured = done;
       missing = total;
@@ -250,6 +252,7 @@ void add_sweep(CLI::App& app, Action& action) {
   command->add_option("--threads", options->threads, "number of threads; 0: one for each core")
       ->type_name("N")
       ->check(CLI::Range(0, 4096));
+  add_cache_options(*command, options->cache);
   add_output_options(*command, options->output);
   command->get_option("--output")
       ->description(
