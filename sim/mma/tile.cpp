@@ -63,6 +63,7 @@ struct TileMultiplication {
   void fused_passes(Index row0, Index rows, Index block, Index step, const T* a_value, const E* a_exponent,
                     const T* b_value, const E* b_exponent);
   void integer_steps(Index row0, Index rows, Index block);
+  void byte_steps(Index row0, Index rows, Index block);
   void scaled_pass(Index row0, Index rows, Index block, Index step);
 
   alignas(64) std::uint32_t tile[kPanelRows * kColumns];
@@ -129,6 +130,8 @@ void TileMultiplication::panel(CodeTile c, Index row0, Index rows, Index block) 
   }
   if (a.layout == TileLayout::integer) {
     integer_steps(row0, rows, block);
+  } else if (a.layout == TileLayout::bytes) {
+    byte_steps(row0, rows, block);
   } else {
     const std::uint64_t special = special_columns(block);
     for (Index step = 0; step < steps; ++step) {
@@ -238,6 +241,36 @@ void TileMultiplication::integer_steps(Index row0, Index rows, Index block) {
     pass.depth = static_cast<std::size_t>(std::min(depth, steps * x.k - k));
     pass.a = a.value32.get() + row0 * a.padded_k + a_k0 + k;
     pass.b = b.value32.get() + (block * b.padded_k + b_k0 + k) * kColumns;
+    run(pass);
+  }
+}
+
+void TileMultiplication::byte_steps(Index row0, Index rows, Index block) {
+  // Clamping happens after each instruction, wrapping may wait.
+  const Index at_once = x.saturate ? 1 : steps;
+  const Index a_steps = a.padded_k / x.k, b_steps = b.padded_k / x.k;
+  alignas(64) std::int32_t row_start[kPanelRows];
+  alignas(64) std::int32_t column_start[kColumns];
+  BytePass pass{};
+  pass.rows = static_cast<std::size_t>(rows);
+  pass.a_stride = static_cast<std::size_t>(a.padded_k);
+  pass.row_start = row_start;
+  pass.column_start = column_start;
+  pass.c = tile;
+  pass.saturate = x.saturate;
+  for (Index first = 0; first < steps; first += at_once) {
+    std::fill_n(row_start, rows, 0);
+    std::fill_n(column_start, kColumns, 0);
+    for (Index step = first; step < std::min(first + at_once, steps); ++step) {
+      const std::int32_t* left = a.starts.data() + row0 * a_steps + a_k0 / x.k + step;
+      for (Index i = 0; i < rows; ++i) row_start[i] += left[i * a_steps];
+      const std::int32_t* right = b.starts.data() + (block * b_steps + b_k0 / x.k + step) * kColumns;
+      for (Index j = 0; j < kColumns; ++j) column_start[j] += right[j];
+    }
+    pass.depth = static_cast<std::size_t>(std::min(at_once, steps - first) * x.k);
+    pass.a = a.bytes.get() + row0 * a.padded_k + a_k0 + first * x.k;
+    pass.b = reinterpret_cast<const std::int8_t*>(b.bytes.get()) +
+             (block * (b.padded_k / 4) + (b_k0 + first * x.k) / 4) * 4 * kColumns;
     run(pass);
   }
 }

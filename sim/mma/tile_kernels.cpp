@@ -216,17 +216,31 @@ struct Accumulator {
   }
 };
 
-/// The largest product exponent of each column.
+/// The largest product exponent of each column. All columns advance together, even and odd positions apart: each
+/// maximum waits for the one before it.
 template <class E>
 HWY_INLINE void largest_exponents(const E* HWY_RESTRICT a, const E* HWY_RESTRICT b, std::size_t depth,
                                   E* HWY_RESTRICT largest) {
-  const hn::CappedTag<E, kColumns / 2> d;
-  for (std::size_t j = 0; j < kColumns; j += hn::Lanes(d)) {
-    auto e_max = hn::Set(d, static_cast<E>(2 * kZeroMark<E>));
-    for (std::size_t k = 0; k < depth; ++k) {
-      e_max = hn::Max(e_max, hn::Add(hn::Set(d, a[k]), hn::Load(d, b + k * kColumns + j)));
+  const hn::CappedTag<E, kColumns> d;
+  constexpr std::size_t kLanes = hn::MaxLanes(d);
+  constexpr std::size_t kVectors = kColumns / kLanes;
+  hn::Vec<decltype(d)> e_max[2][kVectors];
+  for (std::size_t v = 0; v < kVectors; ++v) e_max[0][v] = e_max[1][v] = hn::Set(d, static_cast<E>(2 * kZeroMark<E>));
+  const auto take = [&](std::size_t k, std::size_t parity) {
+    const auto x = hn::Set(d, a[k]);
+    for (std::size_t v = 0; v < kVectors; ++v) {
+      const auto sum = hn::Add(x, hn::Load(d, b + k * kColumns + v * kLanes));
+      e_max[parity][v] = hn::Max(e_max[parity][v], sum);
     }
-    hn::Store(e_max, d, largest + j);
+  };
+  std::size_t k = 0;
+  for (; k + 2 <= depth; k += 2) {
+    take(k, 0);
+    take(k + 1, 1);
+  }
+  if (k < depth) take(k, 0);
+  for (std::size_t v = 0; v < kVectors; ++v) {
+    hn::Store(hn::Max(e_max[0][v], e_max[1][v]), d, largest + v * kLanes);
   }
 }
 
@@ -269,61 +283,103 @@ HWY_INLINE void store_codes(D d, hn::Vec<D> sum, bool half, std::uint32_t output
   hn::Store(bits, di, reinterpret_cast<std::int32_t*>(c));
 }
 
-template <bool kHalf, class T, class E>
-HWY_INLINE void fused_pass(const FusedPass<T, E>& pass) {
+/// Rows that go over B together. With AVX-512's 32 registers two rows have their sixteen accumulators in them.
+constexpr std::size_t kRowsAtOnce = HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX3 ? 2 : 1;
+
+/// Four vectors of columns of kRows rows: the sums of the positive terms, and of the negative ones.
+template <std::size_t kRows, class D>
+struct SignedSums {
+  hn::Vec<D> positive[kRows][4];
+  hn::Vec<D> negative[kRows][4];
+
+  /// Adds the products of `depth` positions, each cut as it is added; `b` is at the first of the columns. kShared: no
+  /// row has a negative element, so that all rows read the same part of B and each load serves them all.
+  template <bool kShared, class T>
+  HWY_INLINE void add(D d, const T* HWY_RESTRICT a, const std::uint8_t* HWY_RESTRICT offset, std::size_t stride,
+                      const T* HWY_RESTRICT b, std::size_t depth) {
+    const std::size_t lanes = hn::Lanes(d);
+    for (std::size_t k = 0; k < depth; ++k, b += 2 * kColumns) {
+      for (std::size_t r = 0; r < kRows; ++r) {
+        const auto x = hn::Set(d, a[r * stride + k]);
+        const std::size_t negative_at = kShared ? 0 : offset[r * stride + k];
+        const T* HWY_RESTRICT same = b + negative_at;
+        const T* HWY_RESTRICT opposite = b + (kColumns - negative_at);
+        for (std::size_t v = 0; v < 4; ++v) {
+          positive[r][v] = hn::MulAdd(x, hn::Load(d, same + v * lanes), positive[r][v]);
+          negative[r][v] = hn::MulAdd(x, hn::Load(d, opposite + v * lanes), negative[r][v]);
+        }
+      }
+    }
+  }
+};
+
+/// Whether one of kRows rows has a negative element.
+template <std::size_t kRows>
+HWY_INLINE bool has_negative(const std::uint8_t* offset, std::size_t stride, std::size_t depth) {
+  const hn::CappedTag<std::uint8_t, 16> d;
+  auto any = hn::Zero(d);
+  std::uint8_t rest = 0;
+  for (std::size_t r = 0; r < kRows; ++r) {
+    std::size_t k = 0;
+    for (; k + hn::Lanes(d) <= depth; k += hn::Lanes(d)) any = hn::Or(any, hn::LoadU(d, offset + r * stride + k));
+    for (; k < depth; ++k) rest |= offset[r * stride + k];
+  }
+  return rest != 0 || !hn::AllTrue(d, hn::Eq(any, hn::Zero(d)));
+}
+
+template <bool kHalf, std::size_t kRows, class T, class E>
+HWY_INLINE void fused_rows(const FusedPass<T, E>& pass, std::size_t row) {
   const hn::CappedTag<T, 16> d;
   const hn::Rebind<std::int32_t, decltype(d)> di;
   const std::size_t lanes = hn::Lanes(d);
   const int start = (sizeof(T) == 4 ? 23 : 52) - pass.fraction_bits;
+  const T* HWY_RESTRICT a = pass.a + row * pass.a_stride;
+  const std::uint8_t* HWY_RESTRICT offset = pass.a_offset + row * pass.a_stride;
+  std::uint32_t* HWY_RESTRICT c = pass.c + row * kColumns;
   HWY_ALIGN E largest[kColumns];
-  HWY_ALIGN std::int32_t e_max[kColumns];
-  for (std::size_t row = 0; row < pass.rows; ++row) {
-    const T* HWY_RESTRICT a = pass.a + row * pass.a_stride;
-    const std::uint8_t* HWY_RESTRICT offset = pass.a_offset + row * pass.a_stride;
-    std::uint32_t* HWY_RESTRICT c = pass.c + row * kColumns;
-    largest_exponents(pass.a_exponent + row * pass.a_stride, pass.b_exponent, pass.depth, largest);
+  HWY_ALIGN std::int32_t e_max[kRows * kColumns];
+  for (std::size_t r = 0; r < kRows; ++r) {
+    largest_exponents(pass.a_exponent + (row + r) * pass.a_stride, pass.b_exponent, pass.depth, largest);
     for (std::size_t j = 0; j < kColumns; j += lanes) {
-      hn::Store(align_exponent(d, largest + j, c + j, kHalf, pass.exponent_floor), di, e_max + j);
+      const auto exponent = align_exponent(d, largest + j, c + r * kColumns + j, kHalf, pass.exponent_floor);
+      hn::Store(exponent, di, e_max + r * kColumns + j);
     }
-    mark_plain(di, e_max, c, pass.plain + row, pass.saved == nullptr ? nullptr : pass.saved + row * kColumns);
-    for (std::size_t j = 0; j < kColumns; j += 4 * lanes) {
-      const auto begin = [&](std::size_t i) {
-        const auto exponent = hn::Min(hn::Load(di, e_max + j + i * lanes), hn::Set(di, kLargestFastExponent));
-        return power_of_two(d, hn::Add(exponent, hn::Set(di, start)));
-      };
-      const auto accumulator = [&](std::size_t i) {
-        const auto code = hn::Load(di, reinterpret_cast<const std::int32_t*>(c) + j + i * lanes);
-        return from_f32(d, Accumulator::value(di, code, kHalf));
-      };
-      const auto zero = hn::Zero(d);
-      auto p0 = hn::Add(begin(0), hn::Max(accumulator(0), zero));
-      auto p1 = hn::Add(begin(1), hn::Max(accumulator(1), zero));
-      auto p2 = hn::Add(begin(2), hn::Max(accumulator(2), zero));
-      auto p3 = hn::Add(begin(3), hn::Max(accumulator(3), zero));
-      auto n0 = hn::Add(begin(0), hn::Max(hn::Neg(accumulator(0)), zero));
-      auto n1 = hn::Add(begin(1), hn::Max(hn::Neg(accumulator(1)), zero));
-      auto n2 = hn::Add(begin(2), hn::Max(hn::Neg(accumulator(2)), zero));
-      auto n3 = hn::Add(begin(3), hn::Max(hn::Neg(accumulator(3)), zero));
-      const T* HWY_RESTRICT b = pass.b + j;
-      for (std::size_t k = 0; k < pass.depth; ++k, b += 2 * kColumns) {
-        const auto x = hn::Set(d, a[k]);
-        const T* HWY_RESTRICT positive = b + offset[k];
-        const T* HWY_RESTRICT negative = b + (kColumns - offset[k]);
-        p0 = hn::MulAdd(x, hn::Load(d, positive), p0);
-        p1 = hn::MulAdd(x, hn::Load(d, positive + lanes), p1);
-        p2 = hn::MulAdd(x, hn::Load(d, positive + 2 * lanes), p2);
-        p3 = hn::MulAdd(x, hn::Load(d, positive + 3 * lanes), p3);
-        n0 = hn::MulAdd(x, hn::Load(d, negative), n0);
-        n1 = hn::MulAdd(x, hn::Load(d, negative + lanes), n1);
-        n2 = hn::MulAdd(x, hn::Load(d, negative + 2 * lanes), n2);
-        n3 = hn::MulAdd(x, hn::Load(d, negative + 3 * lanes), n3);
+    mark_plain(di, e_max + r * kColumns, c + r * kColumns, pass.plain + row + r,
+               pass.saved == nullptr ? nullptr : pass.saved + (row + r) * kColumns);
+  }
+  const bool shared = kRows > 1 && !has_negative<kRows>(offset, pass.a_stride, pass.depth);
+  for (std::size_t j = 0; j < kColumns; j += 4 * lanes) {
+    SignedSums<kRows, decltype(d)> sums;
+    for (std::size_t r = 0; r < kRows; ++r) {
+      for (std::size_t v = 0; v < 4; ++v) {
+        const std::size_t at = r * kColumns + j + v * lanes;
+        const auto exponent = hn::Min(hn::Load(di, e_max + at), hn::Set(di, kLargestFastExponent));
+        const auto begin = power_of_two(d, hn::Add(exponent, hn::Set(di, start)));
+        const auto code = hn::Load(di, reinterpret_cast<const std::int32_t*>(c) + at);
+        const auto accumulator = from_f32(d, Accumulator::value(di, code, kHalf));
+        sums.positive[r][v] = hn::Add(begin, hn::Max(accumulator, hn::Zero(d)));
+        sums.negative[r][v] = hn::Add(begin, hn::Max(hn::Neg(accumulator), hn::Zero(d)));
       }
-      store_codes(d, hn::Sub(p0, n0), kHalf, pass.output_mask, c + j);
-      store_codes(d, hn::Sub(p1, n1), kHalf, pass.output_mask, c + j + lanes);
-      store_codes(d, hn::Sub(p2, n2), kHalf, pass.output_mask, c + j + 2 * lanes);
-      store_codes(d, hn::Sub(p3, n3), kHalf, pass.output_mask, c + j + 3 * lanes);
+    }
+    if (shared) {
+      sums.template add<true>(d, a, offset, pass.a_stride, pass.b + j, pass.depth);
+    } else {
+      sums.template add<false>(d, a, offset, pass.a_stride, pass.b + j, pass.depth);
+    }
+    for (std::size_t r = 0; r < kRows; ++r) {
+      for (std::size_t v = 0; v < 4; ++v) {
+        store_codes(d, hn::Sub(sums.positive[r][v], sums.negative[r][v]), kHalf, pass.output_mask,
+                    c + r * kColumns + j + v * lanes);
+      }
     }
   }
+}
+
+template <bool kHalf, class T, class E>
+HWY_INLINE void fused_pass(const FusedPass<T, E>& pass) {
+  std::size_t row = 0;
+  for (; row + kRowsAtOnce <= pass.rows; row += kRowsAtOnce) fused_rows<kHalf, kRowsAtOnce>(pass, row);
+  for (; row < pass.rows; ++row) fused_rows<kHalf, 1>(pass, row);
 }
 
 /// c + x in s32, clamped or modulo 2^32.
@@ -382,6 +438,76 @@ HWY_INLINE void integer_rows(const IntegerPass& pass, std::size_t row) {
     }
   }
 }
+
+#if HWY_ARCH_X86 && HWY_TARGET == HWY_AVX3_DL
+
+constexpr bool kHasByteDot = true;
+
+/// vpdpbusd: to each lane of `sums` four products of u8 and s8. Highway's target lacks the compiler's name for the
+/// extension, not the check for it.
+HWY_INLINE void add_four_products(__m512i& sums, __m512i u8, __m512i s8) {
+  asm("vpdpbusd %2, %1, %0" : "+v"(sums) : "v"(u8), "v"(s8));
+}
+
+template <std::size_t kRows>
+HWY_INLINE void byte_rows(const BytePass& pass, std::size_t row) {
+  const hn::CappedTag<std::int32_t, 16> di;
+  const std::uint8_t* HWY_RESTRICT a = pass.a + row * pass.a_stride;
+  hn::Vec<decltype(di)> sums[kRows][4];
+  for (std::size_t r = 0; r < kRows; ++r) {
+    const auto start = hn::Set(di, pass.row_start[row + r]);
+    for (std::size_t v = 0; v < 4; ++v) sums[r][v] = hn::Add(start, hn::Load(di, pass.column_start + 16 * v));
+  }
+  const std::int8_t* HWY_RESTRICT b = pass.b;
+  for (std::size_t k = 0; k < pass.depth; k += 4, b += 4 * kColumns) {
+    __m512i columns[4];
+    for (std::size_t v = 0; v < 4; ++v) columns[v] = _mm512_load_si512(b + 64 * v);
+    for (std::size_t r = 0; r < kRows; ++r) {
+      std::int32_t four;
+      std::memcpy(&four, a + r * pass.a_stride + k, sizeof four);
+      const __m512i x = _mm512_set1_epi32(four);
+      for (std::size_t v = 0; v < 4; ++v) add_four_products(sums[r][v].raw, x, columns[v]);
+    }
+  }
+  for (std::size_t r = 0; r < kRows; ++r) {
+    for (std::size_t v = 0; v < 4; ++v) {
+      add_integer(di, sums[r][v], pass.saturate, pass.c + (row + r) * kColumns + 16 * v);
+    }
+  }
+}
+
+void run_bytes(const BytePass& pass) {
+  std::size_t row = 0;
+  for (; row + 4 <= pass.rows; row += 4) byte_rows<4>(pass, row);
+  for (; row < pass.rows; ++row) byte_rows<1>(pass, row);
+}
+
+#else
+
+constexpr bool kHasByteDot = false;
+
+/// For operands that were decoded while a target with the instruction was in use.
+void run_bytes(const BytePass& pass) {
+  const hn::CappedTag<std::int32_t, 16> di;
+  for (std::size_t row = 0; row < pass.rows; ++row) {
+    HWY_ALIGN std::int32_t sums[kColumns];
+    for (std::size_t j = 0; j < kColumns; ++j) {
+      auto sum = static_cast<std::uint32_t>(pass.row_start[row]) + static_cast<std::uint32_t>(pass.column_start[j]);
+      for (std::size_t k = 0; k < pass.depth; ++k) {
+        const int product = pass.a[row * pass.a_stride + k] * pass.b[(k / 4 * kColumns + j) * 4 + k % 4];
+        sum += static_cast<std::uint32_t>(product);
+      }
+      sums[j] = static_cast<std::int32_t>(sum);
+    }
+    for (std::size_t j = 0; j < kColumns; j += hn::Lanes(di)) {
+      add_integer(di, hn::Load(di, sums + j), pass.saturate, pass.c + row * kColumns + j);
+    }
+  }
+}
+
+#endif  // HWY_ARCH_X86 && HWY_TARGET == HWY_AVX3_DL
+
+bool byte_dot() { return kHasByteDot; }
 
 bool left_f32(const ElementDecoder& decoder, const std::uint32_t* codes, std::size_t n, float* magnitudes,
               std::int8_t* exponents, std::uint8_t* offsets) {
@@ -500,6 +626,8 @@ HWY_EXPORT(right_f64);
 HWY_EXPORT(run_fused_f32);
 HWY_EXPORT(run_fused_f64);
 HWY_EXPORT(run_integer);
+HWY_EXPORT(run_bytes);
+HWY_EXPORT(byte_dot);
 HWY_EXPORT(run_scaled);
 HWY_EXPORT(run_add_rounded);
 
@@ -544,6 +672,8 @@ std::uint64_t decode_right(const ElementDecoder& decoder, const std::uint32_t* c
 void run(const FusedPass<float, std::int8_t>& pass) { HWY_DYNAMIC_DISPATCH(run_fused_f32)(pass); }
 void run(const FusedPass<double, std::int16_t>& pass) { HWY_DYNAMIC_DISPATCH(run_fused_f64)(pass); }
 void run(const IntegerPass& pass) { HWY_DYNAMIC_DISPATCH(run_integer)(pass); }
+void run(const BytePass& pass) { HWY_DYNAMIC_DISPATCH(run_bytes)(pass); }
+bool has_byte_dot() { return HWY_DYNAMIC_DISPATCH(byte_dot)(); }
 void run(const ScaledPass& pass) { HWY_DYNAMIC_DISPATCH(run_scaled)(pass); }
 void add_rounded(std::uint32_t* c, const std::uint32_t* t, std::size_t n, AccumulatorType type) {
   HWY_DYNAMIC_DISPATCH(run_add_rounded)(c, t, n, type);

@@ -60,6 +60,21 @@ struct IntegerPass {
   bool saturate;
 };
 
+/// Integer dot products by the CPU's own instruction, which multiplies u8 by s8. Signed A is stored with 128 added,
+/// unsigned B with 128 taken off; what that changes depends on a row or a column alone and comes in as `row_start` and
+/// `column_start`. Sums are modulo 2^32.
+struct BytePass {
+  std::size_t rows;
+  std::size_t depth;      ///< a multiple of 4
+  const std::uint8_t* a;  ///< [rows][a_stride]
+  std::size_t a_stride;
+  const std::int8_t* b;              ///< [depth / 4][kTileColumns][4]
+  const std::int32_t* row_start;     ///< [rows]
+  const std::int32_t* column_start;  ///< [kTileColumns], aligned
+  std::uint32_t* c;
+  bool saturate;
+};
+
 /// One pass of groups of 16 exact products with scales (MXFP4, NVFP4).
 struct ScaledPass {
   std::size_t rows;
@@ -110,6 +125,10 @@ void run(const FusedPass<float, std::int8_t>& pass);
 void run(const FusedPass<double, std::int16_t>& pass);
 void run(const IntegerPass& pass);
 void run(const ScaledPass& pass);
+void run(const BytePass& pass);  ///< any rounding; fast where has_byte_dot()
+
+/// Whether the SIMD target in use has the integer dot product.
+bool has_byte_dot();
 
 /// c += t for n f32 (or f16) codes, rounded to nearest even; the caller has set that rounding. NaN is all ones.
 void add_rounded(std::uint32_t* c, const std::uint32_t* t, std::size_t n, AccumulatorType type);

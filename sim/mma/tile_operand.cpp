@@ -40,7 +40,7 @@ bool has_fused_output(const Instruction& x) {
 TileLayout tile_layout(const Instruction& x) {
   switch (x.kind) {
     case Kind::integer_dot:
-      return TileLayout::integer;
+      return has_byte_dot() && x.k % 4 == 0 ? TileLayout::bytes : TileLayout::integer;
     case Kind::scaled_group_dot:
       return has_fused_output(x) && x.fusion.fraction_bits <= 35 ? TileLayout::scaled : TileLayout::plain_only;
     case Kind::fused_dot:
@@ -181,12 +181,39 @@ void OperandStorage::decode_values() {
   });
 }
 
+/// a b = (a' - p)(b' + q), so the sum of a' b' is corrected by -p times the sum of b in every column, and by q times
+/// the sum of a' in every row; p and q are 128 or 0.
+void OperandStorage::decode_bytes() {
+  const ValueTable& table = value_table(element_format());
+  const int p = instruction->a->has_sign ? 128 : 0, q = instruction->b->has_sign ? 0 : 128;
+  const Index steps = padded_k / instruction->k;
+  starts.assign(static_cast<std::size_t>(padded_rows() * steps), 0);
+  for (Index row = 0; row < padded_rows(); ++row) {
+    for (Index i = 0; i < padded_k; ++i) {
+      const std::uint32_t code = row < rows ? codes[static_cast<std::size_t>(row * padded_k + i)] & 0xFF : 0;
+      const int value = static_cast<int>(table[code].value);
+      const int stored = side == Side::a ? value + p : value - q;
+      const Index to = side == Side::a
+                           ? row * padded_k + i
+                           : (row / kColumns * (padded_k / 4) + i / 4) * 4 * kColumns + row % kColumns * 4 + i % 4;
+      bytes[static_cast<std::size_t>(to)] = static_cast<std::uint8_t>(stored);
+      const Index at = side == Side::a ? row * steps + i / instruction->k
+                                       : (row / kColumns * steps + i / instruction->k) * kColumns + row % kColumns;
+      starts[static_cast<std::size_t>(at)] += side == Side::a ? q * stored : -p * value;
+    }
+  }
+}
+
 void OperandStorage::decode() {
   special.assign(static_cast<std::size_t>(rows), 0);
   const Index elements = padded_rows() * padded_k;
   const bool fused = layout == TileLayout::fused_f32 || layout == TileLayout::fused_f64;
   const Index values = fused && side == Side::b ? 2 * elements : elements;
   if (layout == TileLayout::plain_only) return;
+  if (layout == TileLayout::bytes) {
+    bytes = make_buffer<std::uint8_t>(elements);
+    return decode_bytes();
+  }
   if (layout == TileLayout::fused_f64) {
     value64 = make_buffer<double>(values);
     exponent16 = make_buffer<std::int16_t>(elements);

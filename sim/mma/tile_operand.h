@@ -12,7 +12,14 @@
 namespace qattn::mma {
 
 /// The form in which a kernel wants its operands.
-enum class TileLayout : std::uint8_t { plain_only, fused_f32, fused_f64, integer, scaled };
+enum class TileLayout : std::uint8_t {
+  plain_only,
+  fused_f32,
+  fused_f64,
+  integer,  ///< as floats
+  bytes,    ///< as bytes, for the integer dot product of the SIMD target that is in use
+  scaled
+};
 
 TileLayout tile_layout(const Instruction& instruction);
 
@@ -39,7 +46,10 @@ struct OperandStorage {
   Buffer<std::int8_t> exponent8;
   Buffer<std::int16_t> exponent16;
   Buffer<std::uint8_t> offset;  ///< side a: kTileColumns where negative
-  Buffer<double> scale_value;   ///< scaled: one a group, [rows][groups] or [blocks][groups][64]
+  Buffer<std::uint8_t> bytes;   ///< layout bytes: [rows][k], or s8 [blocks][k / 4][64][4]
+  std::vector<std::int32_t>
+      starts;  ///< what the bytes' offset takes off, by instruction: [rows][steps] or [blocks][steps][64]
+  Buffer<double> scale_value;  ///< scaled: one a group, [rows][groups] or [blocks][groups][64]
   Buffer<std::int16_t> scale_exponent;
 
   /// Fills everything above from codes and scales, which must be set.
@@ -59,6 +69,7 @@ struct OperandStorage {
   template <class T, class E>
   void decode_fused(T* values, E* exponents);
   void decode_values();
+  void decode_bytes();
   void apply_scales();
   void decode_group_scales();
 };

@@ -10,7 +10,8 @@ std::vector<std::int64_t> simd_targets() { return hwy::SupportedAndGeneratedTarg
 std::string_view simd_target_name(std::int64_t target) { return hwy::TargetName(target); }
 
 ForcedSimdTarget::ForcedSimdTarget(std::int64_t target) {
-  hwy::SetSupportedTargetsForTest(target);
+  // Better targets have lower bits. Rooms that were not compiled for this one take the next.
+  hwy::SetSupportedTargetsForTest(hwy::SupportedTargets() & -target);
   hwy::GetChosenTarget().DeInit();
 }
 

@@ -1,4 +1,5 @@
 // The SIMD tiles against the plain engine, on every target that this machine has.
+#include <optional>
 #include <vector>
 
 #include "base/error.h"
@@ -51,6 +52,54 @@ TEST_CASE("every target gives the plain engine's bits for every instruction with
         const ForcedSimdTarget forced(target);
         INFO(x->name << " on " << active_target() << ", family " << static_cast<int>(family));
         REQUIRE(differences(run(*x, set, Path::fast), expected) == 0);
+      }
+    }
+  }
+}
+
+TEST_CASE("rows without negative elements, as attention's P, on every target") {
+  std::uint64_t seed = 1000;
+  for (const std::string_view name :
+       {"sm90.wgmma.m64n64k32.f32.e4m3.e4m3", "sm89.mma.m16n8k32.f16.e4m3.e5m2", "sm90.mma.m16n8k32.f32.e4m3.e4m3",
+        "sm90.mma.m16n8k16.f32.f16.f16", "sm80.mma.m16n8k16.f16.f16.f16", "sm90.wgmma.m64n64k16.f32.bf16.bf16"}) {
+    const Instruction* x = find_instruction_or_null(name);
+    INFO(name);
+    REQUIRE(x != nullptr);
+    for (const Family family : kFamilies) {
+      OperandSet set = random_operands(*x, family, 7, 67, 2 * x->k + x->k / 2, ++seed);
+      // All rows but the last two: pairs of rows without a negative element, and a pair with one.
+      for (Eigen::Index i = 0; i < set.a.rows() - 2; ++i) {
+        for (Eigen::Index k = 0; k < set.a.cols(); ++k) set.a(i, k) &= format::magnitude_mask(*x->a);
+      }
+      const MatrixCodes expected = run(*x, set, Path::plain);
+      for (const std::int64_t target : simd_targets()) {
+        const ForcedSimdTarget forced(target);
+        INFO(active_target() << ", family " << static_cast<int>(family));
+        CHECK(differences(run(*x, set, Path::fast), expected) == 0);
+      }
+    }
+  }
+}
+
+TEST_CASE("operands that were decoded on one target serve every other") {
+  for (const std::string_view name :
+       {"sm90.wgmma.m64n64k32.f32.e4m3.e4m3", "sm90.mma.m16n8k32.s32.s8.s8", "sm80.mma.m16n8k64.s32.u4.s4"}) {
+    const Instruction& x = find_instruction(name);
+    const OperandSet set = random_operands(x, Family::uniform, 5, 67, 2 * x.k + x.k / 2, 13);
+    const MatrixCodes expected = run(x, set, Path::plain);
+    for (const std::int64_t decoding : simd_targets()) {
+      std::optional<Operand> a, b;
+      {
+        const ForcedSimdTarget forced(decoding);
+        a = make_operand(x, Side::a, set.a, {});
+        b = make_operand(x, Side::b, set.b, {});
+      }
+      for (const std::int64_t target : simd_targets()) {
+        const ForcedSimdTarget forced(target);
+        MatrixCodes c = set.c.cast<std::uint32_t>();
+        multiply_accumulate(x, *a, *b, c);
+        INFO(name << ", decoded on " << simd_target_name(decoding) << ", used on " << simd_target_name(target));
+        CHECK(differences(c, expected) == 0);
       }
     }
   }
