@@ -126,14 +126,18 @@ HWY_INLINE std::uint64_t right_elements(const ElementDecoder& decoder, const std
   return special;
 }
 
-/// 2^exponent for lanes of int32, in the arithmetic's type.
+/// Exponent bias of the arithmetic's type.
+template <class T>
+constexpr std::int32_t kBias = sizeof(T) == 4 ? 127 : 1023;
+
+/// The power of two with these biased exponents (int32 lanes), in the arithmetic's type.
 template <class D>
-HWY_INLINE hn::Vec<D> power_of_two(D d, hn::Vec<hn::Rebind<std::int32_t, D>> exponent) {
+HWY_INLINE hn::Vec<D> power_of_two(D d, hn::Vec<hn::Rebind<std::int32_t, D>> biased) {
   const hn::RebindToSigned<D> di;
   if constexpr (sizeof(hn::TFromD<D>) == 4) {
-    return hn::BitCast(d, hn::ShiftLeft<23>(hn::Add(exponent, hn::Set(di, 127))));
+    return hn::BitCast(d, hn::ShiftLeft<23>(biased));
   } else {
-    return hn::BitCast(d, hn::ShiftLeft<52>(hn::Add(hn::PromoteTo(di, exponent), hn::Set(di, 1023))));
+    return hn::BitCast(d, hn::ShiftLeft<52>(hn::PromoteTo(di, biased)));
   }
 }
 
@@ -244,28 +248,56 @@ HWY_INLINE void largest_exponents(const E* HWY_RESTRICT a, const E* HWY_RESTRICT
   }
 }
 
-/// e_max of `Lanes(d)` columns from column j on, C and the floor among them.
-template <class D, class E>
-HWY_INLINE hn::Vec<hn::Rebind<std::int32_t, D>> align_exponent(D /*d*/, const E* largest, const std::uint32_t* c,
-                                                               bool half, int floor) {
-  const hn::Rebind<std::int32_t, D> di;
-  const hn::Rebind<E, D> de;
+/// e_max of some columns, C and the floor among them.
+template <class DI, class E>
+HWY_INLINE hn::Vec<DI> align_exponent(DI di, const E* largest, const std::uint32_t* c, bool half, int floor) {
+  const hn::Rebind<E, DI> de;
   const auto code = hn::Load(di, reinterpret_cast<const std::int32_t*>(c));
   const auto products = hn::PromoteTo(di, hn::Load(de, largest));
   return hn::Max(hn::Max(products, hn::Set(di, floor)), Accumulator::exponent(di, code, half));
 }
 
-/// Saves a row of c and marks its columns when the plain path has to compute some of them.
-template <class DI>
-HWY_INLINE void mark_plain(DI di, const std::int32_t* HWY_RESTRICT e_max, const std::uint32_t* HWY_RESTRICT c,
-                           std::uint64_t* HWY_RESTRICT plain, std::uint32_t* HWY_RESTRICT saved) {
-  auto any = hn::Load(di, e_max);
-  for (std::size_t j = hn::Lanes(di); j < kColumns; j += hn::Lanes(di)) any = hn::Max(any, hn::Load(di, e_max + j));
-  if (*plain == 0 && hn::AllFalse(di, hn::Gt(any, hn::Set(di, kLargestFastExponent)))) return;
-  for (std::size_t j = 0; j < kColumns; ++j) {
-    if (e_max[j] > kLargestFastExponent) *plain |= std::uint64_t{1} << j;
+/// What fused and scaled passes have in common for one row: where C is, and what becomes of columns that only the plain
+/// path can compute.
+struct RowTarget {
+  const std::uint32_t* c;
+  std::uint64_t* plain;
+  std::uint32_t* saved;  ///< nullptr: not wanted
+  bool half;
+  int floor;
+
+  template <class Pass>
+  RowTarget(const Pass& pass, std::size_t row, bool is_half)
+      : c(pass.c + row * kColumns),
+        plain(pass.plain + row),
+        saved(pass.saved == nullptr ? nullptr : pass.saved + row * kColumns),
+        half(is_half),
+        floor(pass.exponent_floor) {}
+};
+
+/// Stores e_max + shift of each column, held at what the fast path can do. Saves the row of C and marks its columns
+/// when the plain path has to compute some of them.
+template <class E>
+HWY_INLINE void align_row(const E* HWY_RESTRICT largest, const RowTarget& row, std::int32_t shift,
+                          std::int32_t* HWY_RESTRICT shifted) {
+  const hn::CappedTag<std::int32_t, 16> di;
+  const std::size_t lanes = hn::Lanes(di);
+  const auto limit = hn::Set(di, kLargestFastExponent);
+  auto any = limit;
+  for (std::size_t j = 0; j < kColumns; j += lanes) {
+    const auto e_max = align_exponent(di, largest + j, row.c + j, row.half, row.floor);
+    any = hn::Max(any, e_max);
+    hn::Store(hn::Add(hn::Min(e_max, limit), hn::Set(di, shift)), di, shifted + j);
   }
-  if (saved != nullptr) std::memcpy(saved, c, kColumns * sizeof(*c));
+  if (*row.plain == 0 && hn::AllFalse(di, hn::Gt(any, limit))) return;
+  HWY_ALIGN std::int32_t e_max[kColumns];
+  for (std::size_t j = 0; j < kColumns; j += lanes) {
+    hn::Store(align_exponent(di, largest + j, row.c + j, row.half, row.floor), di, e_max + j);
+  }
+  for (std::size_t j = 0; j < kColumns; ++j) {
+    if (e_max[j] > kLargestFastExponent) *row.plain |= std::uint64_t{1} << j;
+  }
+  if (row.saved != nullptr) std::memcpy(row.saved, row.c, kColumns * sizeof(*row.c));
 }
 
 /// Turns the difference of the two accumulators into codes and stores them.
@@ -332,20 +364,15 @@ HWY_INLINE void fused_rows(const FusedPass<T, E>& pass, std::size_t row) {
   const hn::CappedTag<T, 16> d;
   const hn::Rebind<std::int32_t, decltype(d)> di;
   const std::size_t lanes = hn::Lanes(d);
-  const int start = (sizeof(T) == 4 ? 23 : 52) - pass.fraction_bits;
+  const int start = kBias<T> + (sizeof(T) == 4 ? 23 : 52) - pass.fraction_bits;
   const T* HWY_RESTRICT a = pass.a + row * pass.a_stride;
   const std::uint8_t* HWY_RESTRICT offset = pass.a_offset + row * pass.a_stride;
   std::uint32_t* HWY_RESTRICT c = pass.c + row * kColumns;
   HWY_ALIGN E largest[kColumns];
-  HWY_ALIGN std::int32_t e_max[kRows * kColumns];
+  HWY_ALIGN std::int32_t starts[kRows * kColumns];
   for (std::size_t r = 0; r < kRows; ++r) {
     largest_exponents(pass.a_exponent + (row + r) * pass.a_stride, pass.b_exponent, pass.depth, largest);
-    for (std::size_t j = 0; j < kColumns; j += lanes) {
-      const auto exponent = align_exponent(d, largest + j, c + r * kColumns + j, kHalf, pass.exponent_floor);
-      hn::Store(exponent, di, e_max + r * kColumns + j);
-    }
-    mark_plain(di, e_max + r * kColumns, c + r * kColumns, pass.plain + row + r,
-               pass.saved == nullptr ? nullptr : pass.saved + (row + r) * kColumns);
+    align_row(largest, RowTarget(pass, row + r, kHalf), start, starts + r * kColumns);
   }
   const bool shared = kRows > 1 && !has_negative<kRows>(offset, pass.a_stride, pass.depth);
   for (std::size_t j = 0; j < kColumns; j += 4 * lanes) {
@@ -353,8 +380,7 @@ HWY_INLINE void fused_rows(const FusedPass<T, E>& pass, std::size_t row) {
     for (std::size_t r = 0; r < kRows; ++r) {
       for (std::size_t v = 0; v < 4; ++v) {
         const std::size_t at = r * kColumns + j + v * lanes;
-        const auto exponent = hn::Min(hn::Load(di, e_max + at), hn::Set(di, kLargestFastExponent));
-        const auto begin = power_of_two(d, hn::Add(exponent, hn::Set(di, start)));
+        const auto begin = power_of_two(d, hn::Load(di, starts + at));
         const auto code = hn::Load(di, reinterpret_cast<const std::int32_t*>(c) + at);
         const auto accumulator = from_f32(d, Accumulator::value(di, code, kHalf));
         sums.positive[r][v] = hn::Add(begin, hn::Max(accumulator, hn::Zero(d)));
@@ -560,19 +586,15 @@ void run_scaled(const ScaledPass& pass) {
   const hn::Rebind<std::int32_t, decltype(d)> di;
   const std::size_t lanes = hn::Lanes(d);
   HWY_ALIGN std::int16_t largest[kColumns];
-  HWY_ALIGN std::int32_t e_max[kColumns];
+  HWY_ALIGN std::int32_t starts[kColumns];
   for (std::size_t row = 0; row < pass.rows; ++row) {
     const float* HWY_RESTRICT a = pass.a + row * pass.a_stride;
     const double* HWY_RESTRICT a_scale = pass.a_scale + row * pass.a_scale_stride;
     std::uint32_t* HWY_RESTRICT c = pass.c + row * kColumns;
     largest_exponents(pass.a_scale_exponent + row * pass.a_scale_stride, pass.b_scale_exponent, pass.groups, largest);
+    align_row(largest, RowTarget(pass, row, false), kBias<double> + 52 - pass.fraction_bits, starts);
     for (std::size_t j = 0; j < kColumns; j += lanes) {
-      hn::Store(align_exponent(d, largest + j, c + j, false, pass.exponent_floor), di, e_max + j);
-    }
-    mark_plain(di, e_max, c, pass.plain + row, pass.saved == nullptr ? nullptr : pass.saved + row * kColumns);
-    for (std::size_t j = 0; j < kColumns; j += lanes) {
-      const auto exponent = hn::Min(hn::Load(di, e_max + j), hn::Set(di, kLargestFastExponent));
-      const auto start = power_of_two(d, hn::Add(exponent, hn::Set(di, 52 - pass.fraction_bits)));
+      const auto start = power_of_two(d, hn::Load(di, starts + j));
       const auto code = hn::Load(di, reinterpret_cast<const std::int32_t*>(c) + j);
       const auto accumulator = from_f32(d, Accumulator::value(di, code, false));
       auto positive = hn::Add(start, hn::Max(accumulator, hn::Zero(d)));
