@@ -4,7 +4,7 @@
 namespace qattn::bench {
 
 /// `mma/<instruction>/<SIMD target>`: multiply-adds, for one instruction of each family on every target of the machine,
-/// and by the plain engine.
+/// and by the plain engine; `mma/<instruction>/nonnegative`: a tile of attention's P V on the best target.
 void register_matrix_products();
 
 /// `cast/<format>/<elements>`, `scalar/<function>`, `quantize/<what>`: elements.

@@ -23,10 +23,19 @@ struct Sizes {
   Eigen::Index rows, columns, depth;
 };
 
-/// A tile of attention's P V with a chain of 16 steps or more, operands decoded once.
-void run(benchmark::State& state, const mma::Instruction& x, Sizes sizes, mma::Path path, std::int64_t target) {
+/// How A's signs are: as they come, or none negative, as in attention's P.
+enum class Signs : std::uint8_t { both, positive };
+
+/// A tile with a long chain, operands decoded once.
+void run(benchmark::State& state, const mma::Instruction& x, Sizes sizes, mma::Path path, std::int64_t target,
+         Signs signs) {
   const ForcedSimdTarget forced(target);
-  const mma::Operand a(x, mma::Side::a, normal_codes(*x.a, sizes.rows, sizes.depth, 1));
+  MatrixCodes left = normal_codes(*x.a, sizes.rows, sizes.depth, 1);
+  if (signs == Signs::positive) {
+    const auto mask = static_cast<std::uint32_t>(format::magnitude_mask(*x.a));
+    left = left.unaryExpr([mask](std::uint32_t code) { return code & mask; });
+  }
+  const mma::Operand a(x, mma::Side::a, left);
   const mma::Operand b(x, mma::Side::b, normal_codes(*x.b, sizes.columns, sizes.depth, 2));
   MatrixCodes c = MatrixCodes::Zero(sizes.rows, sizes.columns);
   mma::PathUse use;
@@ -48,12 +57,16 @@ void register_matrix_products() {
     for (const std::int64_t target : simd_targets()) {
       benchmark::RegisterBenchmark(fmt::format("mma/{}/{}", name, simd_target_name(target)).c_str(),
                                    [x, target](benchmark::State& state) {
-                                     run(state, *x, {128, 128, 512}, mma::Path::fast, target);
+                                     run(state, *x, {128, 128, 512}, mma::Path::fast, target, Signs::both);
                                    });
     }
     const std::int64_t best = simd_targets().front();
     benchmark::RegisterBenchmark(fmt::format("mma/{}/plain", name).c_str(), [x, best](benchmark::State& state) {
-      run(state, *x, {16, 16, 128}, mma::Path::plain, best);
+      run(state, *x, {16, 16, 128}, mma::Path::plain, best, Signs::both);
+    });
+    if (x->kind == mma::Kind::integer_dot) continue;
+    benchmark::RegisterBenchmark(fmt::format("mma/{}/nonnegative", name).c_str(), [x, best](benchmark::State& state) {
+      run(state, *x, {128, 64, 128}, mma::Path::fast, best, Signs::positive);
     });
   }
 }
