@@ -1,6 +1,7 @@
 // Single results explained, the exact values behind them, and the largest errors.
 #include <cmath>
 
+#include "format/encode.h"
 #include "inputs.h"
 #include "scalar/describe.h"
 #include "scalar/ulp_error.h"
@@ -112,6 +113,44 @@ TEST_CASE("the largest errors of a block are those of its single results") {
   const std::uint64_t in_range = 0x5F00 + 1, ordinary = in_range - 0x2400 + 1;
   CHECK(errors.normal.inputs == 2 * ordinary);
   CHECK(errors.subnormal.inputs == 2 * (in_range - ordinary));
+}
+
+TEST_CASE("errors found by runs of equal results are those of every input") {
+  struct Block {
+    const char* function;
+    int block;
+    double (*exact)(double);
+  };
+  const Block blocks[] = {{"cvt.rn.f16.f32", 0x38, [](double x) { return x; }},  // down to subnormal results
+                          {"cvt.rzi.s8.f32", 0x42, [](double x) { return x; }},  // up to the clamped ones
+                          {"ex2.approx.ftz.f32", 0x33, [](double x) { return std::exp2(x); }},   // results 1 and beyond
+                          {"lg2.approx.ftz.f32", 0x7F, [](double x) { return std::log2(x); }}};  // and Inf, NaN
+  for (const Block& b : blocks) {
+    INFO(b.function);
+    const Function& function = find(b.function);
+    const UlpErrors found = ulp_errors_of_block(function, b.block);
+    UlpErrors expected;
+    for (std::uint32_t i = 0; i < 1u << 24; ++i) {
+      const std::uint32_t x = static_cast<std::uint32_t>(b.block) << 24 | i;
+      const auto value = static_cast<double>(number(x));
+      const double exact = b.exact(value);
+      if (!std::isfinite(value) || !(std::fabs(exact) <= format::max_finite(*function.output))) continue;
+      const bool is_integer = function.output == &format::kInt8;
+      const double smallest = format::min_normal(*function.output);
+      const int exponent = std::ilogb(std::max(std::fabs(exact), smallest)) - function.output->mantissa_bits;
+      const double y = format::decode(*function.output, function.plain(x));
+      const double error = (y - exact) / (is_integer ? 1.0 : std::ldexp(1.0, exponent));
+      (exact == 0 || std::fabs(exact) >= smallest ? expected.normal : expected.subnormal).add(error, x);
+    }
+    for (const auto& [ours, theirs] :
+         {std::pair{found.normal, expected.normal}, {found.subnormal, expected.subnormal}}) {
+      CHECK(ours.inputs == theirs.inputs);
+      CHECK(ours.low == theirs.low);
+      CHECK(ours.high == theirs.high);
+      CHECK(ours.at_low == theirs.at_low);
+      CHECK(ours.at_high == theirs.at_high);
+    }
+  }
 }
 
 TEST_CASE("the errors of ex2 from 1 to 2 in block 0x3F, every input, agree with those of single results") {

@@ -113,6 +113,20 @@ TEST_CASE("FlashAttention-4's polynomial: exact at whole numbers, within 8.9e-5 
   CHECK(ex2_fa4_poly(code(128.0f)) == kInf);
 }
 
+TEST_CASE("FlashAttention-4's polynomial has the published coefficients") {
+  // arXiv 2603.05451: about 1, .6951, .2276, .0771 for the powers 0 to 3 of the fraction. Third differences of a cubic
+  // give the last one, the values at 1/4 and 1/2 the others, as far as rounding to binary32 lets them.
+  const auto p = [](double f) { return static_cast<double>(number(ex2_fa4_poly(code(static_cast<float>(f))))); };
+  const double p0 = p(0), p1 = p(0.25), p2 = p(0.5), p3 = p(0.75);
+  const double c3 = (p3 - 3 * p2 + 3 * p1 - p0) / (6 * 0.25 * 0.25 * 0.25);
+  const double c2 = (p2 - 2 * p1 + p0) / (2 * 0.25 * 0.25) - 3 * 0.25 * c3;
+  const double c1 = (p1 - p0) / 0.25 - c2 * 0.25 - c3 * 0.25 * 0.25;
+  CHECK(p0 == 1);
+  CHECK(std::fabs(c1 - 0.6951) < 5.1e-5);
+  CHECK(std::fabs(c2 - 0.2276) < 5.1e-5);
+  CHECK(std::fabs(c3 - 0.0771) < 5.1e-5);
+}
+
 TEST_CASE("__fdividef: a quotient within 2 ulp for ordinary divisors, and the documented corners") {
   for (std::uint64_t i = 0; i < 20000; ++i) {
     const float x = number((static_cast<std::uint32_t>(random_bits(6, 4, i)) & 0x807FFFFF) | 0x3F800000);

@@ -53,7 +53,12 @@ std::string differing(const Function& function, const std::vector<std::uint32_t>
 }  // namespace
 
 TEST_CASE("every span form equals its plain form for codes from each of the 2^16 upper halves, on every SIMD target") {
-  const std::vector<std::uint32_t> spread = spread_codes(7);
+#ifdef QATTN_SANITIZED
+  constexpr int kCodesEach = 1;
+#else
+  constexpr int kCodesEach = 7;
+#endif
+  const std::vector<std::uint32_t> spread = spread_codes(kCodesEach);
   for (const Function& function : functions()) {
     std::vector<std::uint32_t> x = spread;
     if (function.input_bits() < 32) {
