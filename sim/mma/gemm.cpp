@@ -5,10 +5,12 @@
 
 #include <algorithm>
 #include <bit>
+#include <vector>
 
 #include "base/error.h"
 #include "base/fp_environment.h"
 #include "format/encode.h"
+#include "mma/fused_dot.h"
 
 namespace qattn::mma {
 namespace {
@@ -107,6 +109,71 @@ MatrixCodes gemm(const GemmPlan& plan, const MatrixView<std::uint32_t>& a, const
   const format::Policy policy{format::Rounding::nearest_even, format::Overflow::inf_or_nan, format::Subnormals::keep};
   return sum.unaryExpr(
       [&](float value) { return static_cast<std::uint32_t>(format::encode(*plan.output, value, policy)); });
+}
+
+namespace {
+
+/// One instruction, over the elements [k0, k1) of K, from the accumulator c.
+std::string explain_step(const GemmPlan& plan, const MatrixView<std::uint32_t>& a, const MatrixView<std::uint32_t>& b,
+                         Index k0, Index k1, std::uint32_t c) {
+  const Instruction& x = *plan.instruction;
+  const auto padded = [&](const MatrixView<std::uint32_t>& from) {
+    std::vector<std::uint64_t> codes(static_cast<std::size_t>(x.k), 0);
+    for (Index k = k0; k < k1; ++k) codes[static_cast<std::size_t>(k - k0)] = from(0, k);
+    return codes;
+  };
+  const std::vector<std::uint64_t> row = padded(a);
+  const std::vector<std::uint64_t> column = padded(b);
+  Trace trace;
+  dot(x, {row, column, c}, &trace);
+  return fmt::format("  last instruction, k {}..{}\n  a {:#x}\n  b {:#x}\n  c {:#x}\n{}", k0, k1 - 1,
+                     fmt::join(row, " "), fmt::join(column, " "), c, to_text(x, trace));
+}
+
+/// The chains of one slice, which begins at element `start` of K.
+std::string explain_slice(const GemmPlan& plan, const SliceProduct& product, Index start, Index k) {
+  const Instruction& x = *plan.instruction;
+  const Index steps = (k + x.k - 1) / x.k;
+  const Index interval = plan.promotion_interval == 0 ? steps : plan.promotion_interval;
+  std::string text;
+  for (Index first = 0; first < steps; first += interval) {
+    const Index last = std::min(first + interval, steps);
+    const bool up = plan.k_order == KOrder::ascending;
+    const Index from = (up ? first : steps - last) * x.k;
+    const Index to = std::min((up ? last : steps - first) * x.k, k);
+    const std::uint32_t code = product.chain(first, last, steps)(0, 0);
+    text += fmt::format("  chain over k {}..{}: {:#x}, {:.9g}\n", start + from, start + to - 1, code,
+                        format::decode(*x.d, code));
+  }
+  return text;
+}
+
+}  // namespace
+
+std::string explain(const GemmPlan& plan, const MatrixView<std::uint32_t>& a, const MatrixView<std::uint32_t>& b) {
+  check(plan, a, b);
+  const FpEnvironment environment;
+  const Instruction& x = *plan.instruction;
+  const Operand left(x, Side::a, a);
+  const Operand right(x, Side::b, b);
+  const Index width = plan.slice == 0 ? std::max<Index>(a.cols(), 1) : plan.slice;
+  std::string text = fmt::format("  {} over K = {}, promotion every {} instructions, slices of {}\n", x.name, a.cols(),
+                                 plan.promotion_interval, plan.slice);
+  for (Index k0 = 0; k0 < a.cols(); k0 += width) {
+    const Index k1 = std::min<Index>(k0 + width, a.cols());
+    const Operand part_a = left.slice(k0, k1);
+    const Operand part_b = right.slice(k0, k1);
+    const SliceProduct product(plan, part_a, part_b, Path::fast);
+    text += explain_slice(plan, product, k0, k1 - k0);
+    if (k1 < a.cols()) continue;
+    const Index steps = (k1 - k0 + x.k - 1) / x.k;
+    const Index interval = plan.promotion_interval == 0 ? steps : plan.promotion_interval;
+    const Index begin = (steps - 1) / interval * interval;  // of the last chain
+    const Index at = plan.k_order == KOrder::ascending ? steps - 1 : 0;
+    text += explain_step(plan, a, b, k0 + at * x.k, std::min(k0 + (at + 1) * x.k, k1),
+                         product.chain(begin, steps - 1, steps)(0, 0));
+  }
+  return text;
 }
 
 GemmPlan cublaslt_fp8_plan(const format::Format& a, const format::Format& b, bool fast_accumulation, std::int64_t k,

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 
 #include "mma/instruction.h"
 #include "mma/tile.h"
@@ -26,6 +27,10 @@ struct GemmPlan {
 /// ignore promotion. Throws Error(usage) when the plan does not fit the operands.
 MatrixCodes gemm(const GemmPlan& plan, const MatrixView<std::uint32_t>& a, const MatrixView<std::uint32_t>& b,
                  Path path = Path::fast);
+
+/// How one element of gemm() came about, as text: the accumulator that each chain left, in order, and the last
+/// instruction step by step. a [1, K] and b [1, K] are its row and column; what gemm() refuses throws here too.
+std::string explain(const GemmPlan& plan, const MatrixView<std::uint32_t>& a, const MatrixView<std::uint32_t>& b);
 
 /// cuBLASLt's FP8 product on an H200 with unit scales (recorded, 0 mismatches): wgmma chains; without fast accumulation
 /// a promotion after every 4 instructions (128 of K). K = 16384 was seen split into slices of 2816 (M = 64, N = 256);

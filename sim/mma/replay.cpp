@@ -158,7 +158,12 @@ std::vector<ReplayResult> replay_gemm(const io::RecordedCase& recorded, Path pat
     const Tensor& expected = kernel.tensors.at("d");
     const std::string where = fmt::format("{}, {}/kernels/{}", recorded.file, recorded.name, kernel.name);
     const bool fast = io::find_bool(kernel.attributes, "use_fast_accum", where).value_or(false);
-    const GemmPlan plan = cublaslt_fp8_plan(*a.format, *b.format, fast, a_codes.cols(), *expected.format);
+    GemmPlan plan = cublaslt_fp8_plan(*a.format, *b.format, fast, a_codes.cols(), *expected.format);
+    plan.slice = io::find_integer(kernel.attributes, "slice", where).value_or(plan.slice);
+    if (plan.slice < 0 || plan.slice % plan.instruction->k != 0) {
+      throw Error(ErrorKind::input,
+                  fmt::format("{}: slice {} is not a multiple of {}", where, plan.slice, plan.instruction->k));
+    }
     const MatrixCodes d = gemm(plan, a_codes, b_codes, path);
     ReplayResult result;
     result.name = kernel.name;
@@ -169,11 +174,9 @@ std::vector<ReplayResult> replay_gemm(const io::RecordedCase& recorded, Path pat
       const std::uint64_t have = d.data()[i];
       count(result, *plan.output, have, want);
       if (have == want || result.first) continue;
-      result.first = Mismatch{{i / d.cols(), i % d.cols()},
-                              want,
-                              have,
-                              fmt::format("  {} over K = {}, promotion every {} instructions, slices of {}\n",
-                                          plan.instruction->name, a_codes.cols(), plan.promotion_interval, plan.slice)};
+      const Index row = i / d.cols();
+      const Index column = i % d.cols();
+      result.first = Mismatch{{row, column}, want, have, explain(plan, a_codes.row(row), b_codes.row(column))};
     }
     results.push_back(std::move(result));
   }

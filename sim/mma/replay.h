@@ -42,7 +42,8 @@ ReplayResult replay(const io::InstructionCase& vectors, Path path = Path::fast);
 /// The same against a rule of the caller's own, which need not be in the table.
 ReplayResult replay(const Instruction& instruction, const io::InstructionCase& vectors, Path path = Path::fast);
 
-/// One result for each recorded kernel of a GEMM case (cuBLASLt's FP8 product; `use_fast_accum`).
+/// One result for each recorded kernel of a GEMM case: cuBLASLt's FP8 product, by its attribute `use_fast_accum`, and
+/// split into slices of `slice` elements of K where it has that attribute (0: not split; else as cublaslt_fp8_plan()).
 std::vector<ReplayResult> replay_gemm(const io::RecordedCase& recorded, Path path = Path::fast);
 
 }  // namespace qattn::mma

@@ -29,6 +29,11 @@ constexpr std::uint64_t operand_code(const format::Format& format, std::uint64_t
   return format.bits == 64 ? code : code & ((std::uint64_t{1} << format.bits) - 1);
 }
 
+/// The opposite: a code of the format's own width as operands store it.
+constexpr std::uint64_t stored_code(const format::Format& format, std::uint64_t code) {
+  return format.exponent_bits == 8 && format.mantissa_bits == 10 ? code << 13 : code;
+}
+
 /// Takes a floating-point code apart; any format but the integer ones.
 constexpr Unpacked unpack(const format::Format& format, std::uint64_t code) {
   using format::Specials;

@@ -285,48 +285,66 @@ std::uint64_t chain_nan(const Instruction& x, std::uint64_t a, std::uint64_t b, 
   return 0xFFF8000000000000u;
 }
 
-std::uint64_t fma_chain(const Instruction& x, const DotOperands& operands) {
+/// The positions of K in the order in which a chain takes them.
+std::vector<std::size_t> chain_order(const DotOperands& operands, Mutation mutation) {
+  std::vector<std::size_t> order;
+  for (std::size_t k = 0; k < operands.a.size(); ++k) order.push_back(k);
+  if (mutation == Mutation::descending_k) std::reverse(order.begin(), order.end());
+  return order;
+}
+
+std::uint64_t fma_chain(const Instruction& x, const DotOperands& operands, Mutation mutation) {
   const bool amd = !x.family.starts_with("sm");
+  const bool flush = mutation == Mutation::flushed_operands;
+  const bool late = mutation == Mutation::accumulator_late;
+  const Direction direction = mutation == Mutation::truncated_output ? Direction::toward_zero : Direction::nearest_even;
+  const auto rounded = [&](const cpp_int& exact) { return round_code(*x.d, exact, x.d->mantissa_bits, direction); };
   const std::uint64_t sign = std::uint64_t{1} << (x.d->bits - 1);
-  std::uint64_t c = operands.c;
-  for (std::size_t k = 0; k < operands.a.size(); ++k) {
-    const Number a = read(*x.a, operands.a[k]);
-    const Number b = read(*x.b, operands.b[k]);
-    const Number sum = read(*x.d, c);
+  std::uint64_t c = late ? 0 : operands.c;
+  for (const std::size_t k : chain_order(operands, mutation)) {
+    const Number a = read(*x.a, operands.a[k], flush);
+    const Number b = read(*x.b, operands.b[k], flush);
+    const Number sum = read(*x.d, c, flush);
     const double special = special_product(a, b) + sum.special;
     if (special != 0) {
       c = std::isnan(special) ? chain_nan(x, operands.a[k], operands.b[k], c) : special_code(*x.d, special, amd);
       continue;
     }
-    const cpp_int product = (a.value * b.value) >> kScale;
+    cpp_int product = (a.value * b.value) >> kScale;
+    if (mutation == Mutation::rounded_products) product = read(*x.d, rounded(product)).value;
     const cpp_int exact = product + sum.value;
     if (exact == 0) {
       const bool product_negative = ((operands.a[k] ^ operands.b[k]) & sign) != 0;
       c = product == 0 && negative_zero(product_negative, (c & sign) != 0) ? sign : 0;
       continue;
     }
-    c = round_code(*x.d, exact, x.d->mantissa_bits, Direction::nearest_even);
+    c = rounded(exact);
     if (c == 0 && exact < 0) c = sign;  // IEEE keeps the sign of what underflows
   }
-  return c;
+  return late ? rounded(read(*x.d, c).value + read(*x.d, operands.c).value) : c;
 }
 
 /// The chain from zero in f32; C joins by a rounded addition.
-std::uint64_t late_fma_chain(const Instruction& x, const DotOperands& operands) {
-  Number sum;
-  for (std::size_t k = 0; k < operands.a.size(); ++k) {
-    const Number a = read(*x.a, operands.a[k]);
-    const Number b = read(*x.b, operands.b[k]);
+std::uint64_t late_fma_chain(const Instruction& x, const DotOperands& operands, Mutation mutation) {
+  const bool flush = mutation == Mutation::flushed_operands;
+  const bool inside = mutation == Mutation::accumulator_inside;
+  const Direction direction = mutation == Mutation::truncated_output ? Direction::toward_zero : Direction::nearest_even;
+  const Number c = read(*x.c, operands.c, flush);
+  Number sum = inside ? c : Number{};
+  for (const std::size_t k : chain_order(operands, mutation)) {
+    const Number a = read(*x.a, operands.a[k], flush);
+    const Number b = read(*x.b, operands.b[k], flush);
     sum.special += special_product(a, b);
     if (sum.special != 0) continue;
     sum.value += (a.value * b.value) >> kScale;
-    sum = read(format::kFP32, round_code(format::kFP32, sum.value, 23, Direction::nearest_even));
+    sum = read(format::kFP32, round_code(format::kFP32, sum.value, 23, direction));
   }
-  const Number c = read(*x.c, operands.c);
+  if (inside)
+    return sum.special != 0 ? special_code(*x.d, sum.special, false) : round_code(*x.d, sum.value, 23, direction);
   const double special = sum.special + c.special;
   if (special != 0) return special_code(*x.d, special, false);
   // A product of zeros may be -0, but the chain starts at +0: no sum of it and C is -0.
-  return round_code(*x.d, sum.value + c.value, 23, Direction::nearest_even);
+  return round_code(*x.d, sum.value + c.value, 23, direction);
 }
 
 std::uint64_t integer(const Instruction& x, const DotOperands& operands) {
@@ -428,22 +446,27 @@ Single tree(const std::vector<Single>& products, std::size_t begin, std::size_t 
 }
 
 /// Rounded f32 sums: products 0 and 1, then C, then the sum of products 2 and 3.
-std::uint64_t split(const Instruction& x, const DotOperands& operands) {
+std::uint64_t split(const Instruction& x, const DotOperands& operands, Mutation mutation) {
+  const bool flush = mutation == Mutation::flushed_operands;
   std::array<Single, 4> products;
   for (std::size_t k = 0; k < products.size(); ++k) {
-    const Number a = read(*x.a, operands.a[k]);
-    const Number b = read(*x.b, operands.b[k]);
+    const Number a = read(*x.a, operands.a[k], flush);
+    const Number b = read(*x.b, operands.b[k], flush);
     const double special = special_product(a, b);
     const bool negative = ((operands.a[k] ^ operands.b[k]) & 0x8000) != 0;
     products[k] = special != 0 ? Single::from(special) : Single{std::nullopt, (a.value * b.value) >> kScale, negative};
   }
-  const Number number = read(*x.c, operands.c);
+  const Number number = read(*x.c, operands.c, flush);
   const bool c_negative = (operands.c & 0x8000) != 0;
   const Single c = number.special != 0 ? Single::from(number.special) : Single{std::nullopt, number.value, c_negative};
-  const Single low = add(add(products[0], products[1], false), c, false);
-  const Single sum = add(low, add(products[2], products[3], false), false);
+  Single first = add(products[0], products[1], false);
+  Single second = add(products[2], products[3], false);
+  if (mutation == Mutation::swapped_halves) std::swap(first, second);
+  const Single sum = mutation == Mutation::accumulator_late ? add(add(first, second, false), c, false)
+                                                            : add(add(first, c, false), second, false);
   if (sum.special) return special_code(*x.d, *sum.special, false);
-  const std::uint64_t code = round_code(*x.d, sum.value, x.d->mantissa_bits, Direction::nearest_even);
+  const Direction direction = mutation == Mutation::truncated_output ? Direction::toward_zero : Direction::nearest_even;
+  const std::uint64_t code = round_code(*x.d, sum.value, x.d->mantissa_bits, direction);
   return code == 0 && sum.negative ? 0x8000 : code;
 }
 
@@ -505,6 +528,10 @@ std::string_view mutation_name(Mutation mutation) {
       return "subnormals flushed";
     case Mutation::full_mantissa:
       return "full output mantissa";
+    case Mutation::descending_k:
+      return "K from its end";
+    case Mutation::rounded_products:
+      return "products rounded before the sum";
   }
   return "";
 }
@@ -518,11 +545,11 @@ std::uint64_t oracle_dot(const Instruction& x, const DotOperands& operands, Muta
     case Kind::scaled_group_dot:
       return scaled(x, operands);
     case Kind::fma_chain:
-      return fma_chain(x, operands);
+      return fma_chain(x, operands, mutation);
     case Kind::late_fma_chain:
-      return late_fma_chain(x, operands);
+      return late_fma_chain(x, operands, mutation);
     case Kind::split_dot:
-      return split(x, operands);
+      return split(x, operands, mutation);
     case Kind::integer_dot:
       return integer(x, operands);
     case Kind::amd_pairwise:

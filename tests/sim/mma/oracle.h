@@ -9,7 +9,7 @@
 
 namespace qattn::mma {
 
-/// One change of the rules of the fused kinds.
+/// One change of the rules of the floating-point kinds.
 enum class Mutation {
   none,
   one_bit_less,           ///< F - 1
@@ -27,6 +27,8 @@ enum class Mutation {
   accumulator_inside,     ///< interleaved: C enters the first pass instead of being added at the end
   flushed_operands,       ///< subnormal operands count as zero
   full_mantissa,          ///< the output keeps all of f32's mantissa (FP22 only)
+  descending_k,           ///< chains of FMA: from the last k to the first
+  rounded_products,       ///< chains of FMA: a rounded product, then a rounded sum
 };
 
 std::string_view mutation_name(Mutation mutation);
