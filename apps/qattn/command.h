@@ -25,11 +25,12 @@ void add_formats(CLI::App& app, Action& action);
 void add_instructions(CLI::App& app, Action& action);
 void add_check(CLI::App& app, Action& action);
 void add_mma(CLI::App& app, Action& action);
+void add_gemm(CLI::App& app, Action& action);
 void add_scalar(CLI::App& app, Action& action);
 
 /// Every subcommand, in the order of the help.
-inline constexpr AddCommand kCommands[] = {add_info,         add_run,     add_ablate, add_sweep,
-                                           add_table,        add_check,   add_synth,  add_recipes,
-                                           add_instructions, add_formats, add_mma,    add_scalar};
+inline constexpr AddCommand kCommands[] = {add_info,  add_run,   add_ablate,  add_sweep,        add_table,
+                                           add_check, add_synth, add_recipes, add_instructions, add_formats,
+                                           add_mma,   add_gemm,  add_scalar};
 
 }  // namespace qattn::cli
