@@ -8,6 +8,7 @@
 #include "instructions.h"
 #include "io/vectors.h"
 #include "mma/digest.h"
+#include "report.h"
 
 namespace qattn::gpu {
 namespace {
@@ -105,17 +106,27 @@ void compare_round(const GpuInstruction& instruction, mma::OperandFamily family,
   }
 }
 
-void print_mismatch(const GpuInstruction& instruction, const Mismatch& mismatch) {
+/// Operands and results in hexadecimal, then the emulator's steps.
+std::string mismatch_text(const GpuInstruction& instruction, const Mismatch& mismatch) {
   const int digits = instruction.model.d->bits / 4;
-  fmt::print("  {} operands, device 0x{:0{}X}, emulator 0x{:0{}X}\n  a", mma::to_string(mismatch.family),
-             mismatch.from_device, digits, mismatch.from_model, digits);
-  for (const std::uint64_t code : mismatch.a) fmt::print(" {:X}", code);
-  fmt::print("\n  b");
-  for (const std::uint64_t code : mismatch.b) fmt::print(" {:X}", code);
-  fmt::print("\n  c {:X}\n", mismatch.c);
   mma::Trace trace;
   mma::dot(instruction.model, {mismatch.a, mismatch.b, mismatch.c}, &trace);
-  fmt::print("{}", mma::to_text(instruction.model, trace));
+  return fmt::format("  {} operands, device 0x{:0{}X}, emulator 0x{:0{}X}\n  a {:X}\n  b {:X}\n  c {:X}\n{}",
+                     mma::to_string(mismatch.family), mismatch.from_device, digits, mismatch.from_model, digits,
+                     fmt::join(mismatch.a, " "), fmt::join(mismatch.b, " "), mismatch.c,
+                     mma::to_text(instruction.model, trace));
+}
+
+/// The counts of one instruction, with its first mismatch in full.
+void add_row(const GpuInstruction& instruction, const Count& count, Report& report) {
+  const std::string first = count.kept.empty() ? "" : mismatch_text(instruction, count.kept.front());
+  report.text("{:<48} {:>12} {:>12}\n{}", instruction.name, count.elements, count.mismatches, first);
+  report.row({{"name", instruction.name},
+              {"kind", "instruction"},
+              {"elements", count.elements},
+              {"mismatches", count.mismatches},
+              {"evidence", mma::evidence_text(instruction.model)},
+              {"first", first.empty() ? Json() : Json(first)}});
 }
 
 /// The mismatches as vectors of single dot products, with the device's results.
@@ -171,14 +182,15 @@ bool check_instructions(const Options& options) {
   } while (Clock::now() < end);
 
   std::int64_t total = 0, wrong = 0;
-  fmt::print("{:<48} {:>12} {:>12}\n", "instruction", "elements", "mismatches");
+  Report report("check", options.json);
+  report.text("{:<48} {:>12} {:>12}\n", "instruction", "elements", "mismatches");
   for (std::size_t i = 0; i < instructions.size(); ++i) {
-    fmt::print("{:<48} {:>12} {:>12}\n", instructions[i].name, counts[i].elements, counts[i].mismatches);
-    if (!counts[i].kept.empty()) print_mismatch(instructions[i], counts[i].kept.front());
+    add_row(instructions[i], counts[i], report);
     total += counts[i].elements;
     wrong += counts[i].mismatches;
   }
-  fmt::print("{}: {} elements, {} mismatches\n", device().description, total, wrong);
+  report.text("{}: {} elements, {} mismatches\n", device().description, total, wrong);
+  report.finish(device().description, {{"elements", total}, {"mismatches", wrong}, {"passed", wrong == 0}});
   if (!options.mismatch_file.empty() && wrong > 0) write_mismatches(options.mismatch_file, instructions, counts);
   return wrong == 0;
 }

@@ -14,6 +14,7 @@ struct Options {
   int blocks = 128;           ///< record --digests: blocks of 2^20 outputs of each instruction
   int threads = 0;            ///< of the CPU's side; 0: one for each core
   double seconds = 30;        ///< check: how long
+  bool json = false;          ///< one JSON document on stdout instead of text
   std::string mismatch_file;  ///< check: where to write what differed, as vectors
 };
 

@@ -6,22 +6,34 @@
 #include "io/instruction_digests.h"
 #include "io/vectors.h"
 #include "mma/digest.h"
+#include "report.h"
 #include "scalar/digest.h"
 #include "scalar/function.h"
 
 namespace qattn::gpu {
 namespace {
 
-void print_header() { fmt::print("{:<48} {:>12} {:>7} {:>9}\n", "name", "elements", "blocks", "differing"); }
+struct Checked {
+  std::string name, evidence;
+  std::uint64_t elements;
+  std::size_t blocks, differing;
+  std::string first;  ///< the first block that differs
+};
 
-bool print_row(const std::string& name, std::uint64_t elements, std::size_t blocks, std::size_t differing,
-               const std::string& first) {
-  fmt::print("{:<48} {:>12} {:>7} {:>9}{}\n", name, elements, blocks, differing, first);
-  std::fflush(stdout);
-  return differing == 0;
+bool add_row(const Checked& c, Report& report) {
+  report.text("{:<48} {:>12} {:>7} {:>9}{}\n", c.name, c.elements, c.blocks, c.differing,
+              c.first.empty() ? "" : "  first: " + c.first);
+  report.row({{"name", c.name},
+              {"kind", "digest"},
+              {"elements", c.elements},
+              {"blocks", c.blocks},
+              {"mismatches", c.differing},
+              {"evidence", c.evidence},
+              {"first", c.first.empty() ? Json() : Json(c.first)}});
+  return c.differing == 0;
 }
 
-bool check_instruction(const io::InstructionDigestCase& recorded, const Options& options) {
+Checked check_instruction(const io::InstructionDigestCase& recorded, const Options& options) {
   mma::InstructionDigest digest;
   digest.instruction = recorded.instruction;
   digest.seed = static_cast<std::uint64_t>(recorded.seed);
@@ -30,44 +42,54 @@ bool check_instruction(const io::InstructionDigestCase& recorded, const Options&
   const std::vector<mma::DigestMismatch> differing = mma::check_digest(digest, options.threads);
   std::string first;
   if (!differing.empty()) {
-    first = fmt::format("  first: {} block {}", mma::to_string(differing.front().family), differing.front().block);
+    first = fmt::format("{} block {}", mma::to_string(differing.front().family), differing.front().block);
   }
   constexpr std::uint64_t per_block = mma::kTilesPerBlock * mma::kTileOutputs;
-  return print_row(recorded.instruction, digest.sums.size() * per_block, digest.sums.size(), differing.size(), first);
+  return {recorded.instruction,
+          mma::evidence_text(mma::find_instruction(recorded.instruction)),
+          digest.sums.size() * per_block,
+          digest.sums.size(),
+          differing.size(),
+          first};
 }
 
-bool check_function(const io::DigestCase& recorded, const Options& options) {
+Checked check_function(const io::DigestCase& recorded, const Options& options) {
   const scalar::Function& function = scalar::find(recorded.function, scalar::build_from_options(recorded.build));
   const std::vector<int> differing =
       scalar::differing_blocks(recorded.digest, scalar::digest(function, options.threads));
-  const std::string first = differing.empty() ? "" : fmt::format("  first: block 0x{:02X}", differing.front());
-  return print_row(recorded.name, scalar::kDigestBlocks * scalar::kDigestBlockInputs, recorded.digest.size(),
-                   differing.size(), first);
+  const std::string first = differing.empty() ? "" : fmt::format("block 0x{:02X}", differing.front());
+  return {recorded.name,
+          std::string(scalar::to_string(function.evidence)),
+          scalar::kDigestBlocks * scalar::kDigestBlockInputs,
+          recorded.digest.size(),
+          differing.size(),
+          first};
 }
 
 }  // namespace
 
 bool check_digest_file(const std::string& path, const Options& options) {
+  Report report("check", options.json);
+  report.text("{:<48} {:>12} {:>7} {:>9}\n", "name", "elements", "blocks", "differing");
   bool same = true;
   int checked = 0;
   if (io::schema(path) == io::kInstructionDigestSchema) {
-    print_header();
     for (const io::InstructionDigestCase& recorded : io::read_instruction_digests(path)) {
       if (!std::regex_search(recorded.instruction, options.only)) continue;
-      same &= check_instruction(recorded, options);
+      same &= add_row(check_instruction(recorded, options), report);
       ++checked;
     }
   } else {
     const io::VectorReader reader(path);
-    print_header();
     for (const std::string& name : reader.cases()) {
       if (!std::regex_search(name, options.only)) continue;
-      same &= check_function(reader.digest(name), options);
+      same &= add_row(check_function(reader.digest(name), options), report);
       ++checked;
     }
   }
   if (checked == 0) throw Error(ErrorKind::usage, path + ": no case matches --only");
-  fmt::print("{}: {} cases, {}\n", path, checked, same ? "all equal" : "some differ");
+  report.text("{}: {} cases, {}\n", path, checked, same ? "all equal" : "some differ");
+  report.finish(path, {{"cases", checked}, {"passed", same}});
   return same;
 }
 

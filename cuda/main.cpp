@@ -22,6 +22,7 @@ struct Arguments {
 };
 
 void add_common(CLI::App& command, Arguments& arguments) {
+  command.add_flag("--json", arguments.options.json, "One JSON document on stdout instead of text");
   command.add_option("--only", arguments.only, "Take only names in which this regular expression is found");
 }
 

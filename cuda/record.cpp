@@ -11,6 +11,7 @@
 #include "io/instruction_digests.h"
 #include "io/vectors.h"
 #include "mma/digest.h"
+#include "report.h"
 #include "tiles.h"
 
 namespace qattn::gpu {
@@ -186,13 +187,21 @@ io::InstructionDigestCase digest_case(const GpuInstruction& instruction, const O
   return result;
 }
 
+/// What was written where.
+void report_file(const std::string& path, std::size_t instructions, std::int64_t outputs, bool json) {
+  Report report("record", json);
+  report.text("{}: {} instructions, {} outputs\n", path, instructions, outputs);
+  report.row({{"file", path}, {"instructions", instructions}, {"outputs", outputs}});
+  report.finish(device().description, {{"instructions", instructions}, {"outputs", outputs}});
+}
+
 }  // namespace
 
 void record_instructions(const std::string& path, const Options& options) {
   const std::vector<GpuInstruction> instructions = instructions_of(device(), options.only);
   io::VectorWriter writer(path, io::kInstructionSchema);
   std::int64_t outputs = 0;
-  int recorded = 0;
+  std::size_t recorded = 0;
   const auto add = [&](const io::InstructionCase& vectors) {
     writer.add(vectors);
     outputs += vectors.d.size();
@@ -205,7 +214,7 @@ void record_instructions(const std::string& path, const Options& options) {
     ++recorded;
   }
   writer.commit();
-  fmt::print("{}: {} instructions, {} outputs\n", path, recorded, outputs);
+  report_file(path, recorded, outputs, options.json);
 }
 
 void record_instruction_digests(const std::string& path, const Options& options) {
@@ -218,14 +227,19 @@ void record_instruction_digests(const std::string& path, const Options& options)
     blocks += cases.back().sums.size();
   }
   io::write_instruction_digests(path, cases);
-  fmt::print("{}: {} instructions, {} outputs\n", path, cases.size(), blocks * mma::kTilesPerBlock * mma::kTileOutputs);
+  const std::size_t outputs = blocks * mma::kTilesPerBlock * mma::kTileOutputs;
+  report_file(path, cases.size(), static_cast<std::int64_t>(outputs), options.json);
 }
 
 void list_instructions(const Options& options) {
+  Report report("list", options.json);
   for (const GpuInstruction& instruction : instructions_of(device(), options.only)) {
-    fmt::print("{}  {}\n", instruction.name,
-               instruction.in_table ? mma::evidence_text(instruction.model) : "not in the table");
+    const std::string evidence =
+        instruction.in_table ? mma::evidence_text(instruction.model) : std::string("not in the table");
+    report.text("{}  {}\n", instruction.name, evidence);
+    report.row({{"name", instruction.name}, {"evidence", evidence}});
   }
+  report.finish(device().description, Json::object());
 }
 
 }  // namespace qattn::gpu

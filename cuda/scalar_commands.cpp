@@ -12,6 +12,7 @@
 #include "device.h"
 #include "io/vectors.h"
 #include "kernels.h"
+#include "report.h"
 #include "scalar/digest.h"
 #include "scalar/function.h"
 #include "scalar/ptx.h"
@@ -191,12 +192,27 @@ void check_division(Division division, DivisionModel model, std::uint64_t round,
   compare(y, quotient, expected, count);
 }
 
-bool print_count(const std::string& name, const Count& count) {
-  fmt::print("{:<40} {:>12} {:>12}\n", name, count.inputs, count.mismatches);
-  if (count.mismatches > 0) {
-    fmt::print("  x 0x{:08X}: device 0x{:X}, emulator 0x{:X}\n", count.x, count.from_device, count.from_model);
-  }
+bool add_row(const std::string& name, std::string_view evidence, const Count& count, Report& report) {
+  const std::string first = count.mismatches == 0 ? ""
+                                                  : fmt::format("x 0x{:08X}: device 0x{:X}, emulator 0x{:X}", count.x,
+                                                                count.from_device, count.from_model);
+  report.text("{:<40} {:>12} {:>12}\n{}", name, count.inputs, count.mismatches,
+              first.empty() ? "" : "  " + first + "\n");
+  report.row({{"name", name},
+              {"kind", "scalar"},
+              {"elements", count.inputs},
+              {"mismatches", count.mismatches},
+              {"evidence", evidence.empty() ? Json() : Json(evidence)},
+              {"first", first.empty() ? Json() : Json(first)}});
   return count.mismatches == 0;
+}
+
+/// What was written where.
+void report_file(const std::string& path, int functions, std::string_view inputs, bool json) {
+  Report report("record", json);
+  report.text("{}: {} functions{}\n", path, functions, inputs);
+  report.row({{"file", path}, {"functions", functions}});
+  report.finish(device().description, {{"functions", functions}});
 }
 
 }  // namespace
@@ -218,7 +234,7 @@ void record_scalar(const std::string& path, const Options& options) {
     ++cases;
   }
   writer.commit();
-  fmt::print("{}: {} functions\n", path, cases);
+  report_file(path, cases, "", options.json);
 }
 
 void record_scalar_digests(const std::string& path, const Options& options) {
@@ -238,7 +254,7 @@ void record_scalar_digests(const std::string& path, const Options& options) {
     ++cases;
   }
   writer.commit();
-  fmt::print("{}: {} functions, all 2^32 inputs each\n", path, cases);
+  report_file(path, cases, ", all 2^32 inputs each", options.json);
 }
 
 bool check_scalar(const Options& options) {
@@ -260,20 +276,22 @@ bool check_scalar(const Options& options) {
     ++round;
   } while (std::chrono::steady_clock::now() < end);
 
-  fmt::print("{:<40} {:>12} {:>12}\n", "function", "inputs", "mismatches");
+  Report report("check", options.json);
+  report.text("{:<40} {:>12} {:>12}\n", "function", "inputs", "mismatches");
   bool same = true;
   for (std::size_t i = 0; i < functions.size(); ++i) {
     if (functions[i].model == nullptr) {
-      fmt::print("{:<40} has no model\n", functions[i].name());
+      report.text("{:<40} has no model\n", functions[i].name());
     } else {
-      same &= print_count(functions[i].name(), counts[i]);
+      same &= add_row(functions[i].name(), scalar::to_string(functions[i].model->evidence), counts[i], report);
     }
   }
   if (divides) {
-    same &= print_count("__fdividef", plain_division);
-    same &= print_count("__fdividef.fast_math", fast_division);
+    same &= add_row("__fdividef", "", plain_division, report);
+    same &= add_row("__fdividef.fast_math", "", fast_division, report);
   }
-  fmt::print("{}: {}\n", device().description, same ? "no mismatch" : "some functions differ");
+  report.text("{}: {}\n", device().description, same ? "no mismatch" : "some functions differ");
+  report.finish(device().description, {{"passed", same}});
   return same;
 }
 
