@@ -1,9 +1,14 @@
 // The table of recipe keys: every key round-trips, every bad value and misfit is named.
+#include <bit>
 #include <set>
 
 #include "attention/recipe.h"
+#include "attention/rounding.h"
+#include "base/elementary.h"
 #include "base/error.h"
 #include "heads.h"
+#include "scalar/mufu.h"
+#include "scalar/ptx.h"
 #include "support/catch.h"
 
 using namespace qattn;
@@ -23,6 +28,35 @@ std::string error_of(const std::function<void()>& action) {
 }
 
 }  // namespace
+
+TEST_CASE("the softmax's exponential is the function that the recipe's exp2 names") {
+  std::vector<float> x;
+  for (int i = 0; i < 500; ++i) x.push_back(-0.0371f * static_cast<float>(i));
+  struct Choice {
+    const char* name;
+    float (*function)(float);
+  };
+  const Choice choices[] = {
+      {"exact", elementary::exp2_float},
+      {"mufu", [](float v) { return std::bit_cast<float>(scalar::mufu_ex2(std::bit_cast<std::uint32_t>(v))); }},
+      {"fa4-poly",
+       [](float v) { return std::bit_cast<float>(scalar::ex2_fa4_poly(std::bit_cast<std::uint32_t>(v))); }}};
+  std::vector<std::vector<float>> results;
+  for (const Choice& choice : choices) {
+    INFO(choice.name);
+    Recipe recipe;
+    set(recipe, "exp2", choice.name);
+    std::vector<float> y = x;
+    apply_exp2(recipe.exp2, y);
+    bool same = true;
+    for (std::size_t i = 0; i < x.size(); ++i) same &= y[i] == choice.function(x[i]);
+    CHECK(same);
+    results.push_back(y);
+  }
+  CHECK(results[0] != results[1]);
+  CHECK(results[0] != results[2]);
+  CHECK(results[1] != results[2]);
+}
 
 TEST_CASE("every recipe key round-trips through its text form") {
   const Recipe recipe = make_recipe({{"name", "x"},
