@@ -57,6 +57,7 @@ HeadProblem cut(const HeadProblem& whole, const io::Segment& segment) {
   part.problem.q = whole.problem.q.middleRows(segment.q0, queries);
   part.problem.k = whole.problem.k.middleRows(segment.k0, keys);
   part.problem.v = whole.problem.v.middleRows(segment.k0, keys);
+  for (MatrixD& other : part.problem.group_q) other = MatrixD(other.middleRows(segment.q0, queries));
   if (whole.problem.mask) part.problem.mask = whole.problem.mask->block(segment.q0, segment.k0, queries, keys);
   return part;
 }
@@ -115,12 +116,17 @@ std::int64_t DumpSet::heads() const {
   return count;
 }
 
-std::vector<HeadProblem> DumpSet::read(const SelectedCall& selected, std::int64_t batch, std::int64_t head) const {
+std::vector<HeadProblem> DumpSet::read(const SelectedCall& selected, std::int64_t batch, std::int64_t head,
+                                       bool with_group) const {
   const io::AttentionCall& call = *selected.call;
   HeadProblem whole;
   whole.problem.q = read_tensor(selected, "q", batch, head);
   whole.problem.k = read_tensor(selected, "k", batch, call.kv_head(head));
   whole.problem.v = read_tensor(selected, "v", batch, call.kv_head(head));
+  for (std::int64_t other = 0; with_group && other < call.q_heads; ++other) {
+    if (other == head || call.kv_head(other) != call.kv_head(head)) continue;
+    whole.problem.group_q.push_back(read_tensor(selected, "q", batch, other));
+  }
   whole.problem.sm_scale = call.sm_scale;
   whole.problem.is_causal = call.is_causal;
   whole.problem.causal_align = call.causal_align == io::CausalAlign::top_left ? attention::CausalAlign::top_left

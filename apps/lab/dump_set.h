@@ -52,8 +52,9 @@ class DumpSet {
   const std::vector<std::string>& files() const { return files_; }
   std::int64_t heads() const;  ///< (batch, head) pairs of all calls
 
-  /// Query head `head` of `batch`, decoded, with its key/value head.
-  std::vector<HeadProblem> read(const SelectedCall& call, std::int64_t batch, std::int64_t head) const;
+  /// Query head `head` of `batch`, decoded, with its key/value head; `with_group`: and the other query heads of that.
+  std::vector<HeadProblem> read(const SelectedCall& call, std::int64_t batch, std::int64_t head,
+                                bool with_group = false) const;
 
   /// One head of "q", "k" or "v" (k and v: a key/value head), [tokens, head_dim], an 8-bit dump's descale applied.
   MatrixD read_tensor(const SelectedCall& call, const std::string& dataset, std::int64_t batch,

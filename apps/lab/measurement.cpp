@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include "attention/pipeline.h"
+#include "lab/exceptions.h"
 
 namespace qattn::lab {
 namespace {
@@ -35,7 +36,8 @@ void absorb(metric::Accuracy& accuracy, const format::Format& format, const Matr
 std::string recipe_key(const Recipe& recipe) {
   std::string key;
   for (const auto& [name, value] : attention::resolved(recipe)) {
-    if (name != "name" && name != "description" && name != "source") key += fmt::format("{}={}\n", name, value);
+    if (name != "name" && name != "description" && name != "source" && name != "alias_of")
+      key += fmt::format("{}={}\n", name, value);
   }
   return key;
 }
@@ -52,7 +54,8 @@ std::vector<Piece> pieces_of(const DumpSet& dumps) {
 }
 
 HeadMeasurement::HeadMeasurement(const DumpSet& dumps, const Piece& piece, const ReferenceCache* references)
-    : call_(*dumps.calls()[piece.call].call),
+    : dumps_(dumps),
+      call_(*dumps.calls()[piece.call].call),
       piece_(piece),
       cache_(references),
       parts_(dumps.read(dumps.calls()[piece.call], piece.batch, piece.head)) {}
@@ -68,7 +71,18 @@ const Output& HeadMeasurement::reference_output(std::size_t part, const std::str
   return references_.emplace(std::pair(part, key), compute()).first->second;
 }
 
-metric::Accuracy HeadMeasurement::measure(const Recipe& recipe, const Recipe* reference) {
+void HeadMeasurement::read_group() {
+  if (has_group_) return;
+  parts_ = dumps_.read(dumps_.calls()[piece_.call], piece_.batch, piece_.head, true);
+  has_group_ = true;
+}
+
+metric::Accuracy HeadMeasurement::measure(const Recipe& wanted, const Recipe* reference) {
+  const Exceptions exceptions(wanted);
+  const Recipe& recipe = exceptions.effective(call_.path, piece_.head);
+  for (const Recipe* each : {&recipe, reference}) {
+    if (each != nullptr && each->query_heads == attention::QueryHeads::group) read_group();
+  }
   const format::Format& format = output_format(recipe, call_);
   const std::int64_t channels = std::min(call_.head_dim_original, call_.head_dim);
   const std::string reference_key = reference == nullptr ? "" : recipe_key(*reference);

@@ -44,19 +44,24 @@ class HeadMeasurement {
   /// `references` keeps float64 references on disk; nullptr: they are computed.
   HeadMeasurement(const DumpSet& dumps, const Piece& piece, const ReferenceCache* references = nullptr);
 
-  /// The recipe's output against `reference`'s, or against the float64 reference.
+  /// The recipe's output against `reference`'s, or against the float64 reference. A head that is one of the recipe's
+  /// exceptions runs under its exception_recipe.
   metric::Accuracy measure(const attention::Recipe& recipe, const attention::Recipe* reference = nullptr);
 
   const std::vector<HeadProblem>& parts() const { return parts_; }
   const io::AttentionCall& call() const { return call_; }
 
  private:
+  /// Reads the other query heads of the group when a recipe first asks for them.
+  void read_group();
   const attention::Output& reference_output(std::size_t part, const std::string& key,
                                             const attention::Recipe* reference);
 
+  const DumpSet& dumps_;
   const io::AttentionCall& call_;
   Piece piece_;
   const ReferenceCache* cache_;
+  bool has_group_ = false;
   std::vector<HeadProblem> parts_;
   std::map<std::pair<std::size_t, std::string>, attention::Output> references_;
 };

@@ -10,6 +10,7 @@
 
 #include "base/error.h"
 #include "base/parallel.h"
+#include "lab/exceptions.h"
 
 namespace qattn::lab {
 namespace {
@@ -43,6 +44,12 @@ Json trial_row(const SelectedCall& call, const std::string& file, const Piece* p
   if (piece != nullptr) identity.batch_and_head = {piece->batch, piece->head};
   if (trial.reference) identity.reference = trial.reference->name;
   identity.evidence = attention::accumulator_evidence(trial.recipe);
+  if (piece != nullptr && !trial.recipe.exceptions.empty()) {
+    const Exceptions exceptions(trial.recipe);
+    const bool applies = exceptions.applies(call.call->path, piece->head);
+    identity.labels["exception"] = applies ? Json(trial.recipe.exception_recipe) : Json();
+    identity.evidence = attention::accumulator_evidence(exceptions.effective(call.call->path, piece->head));
+  }
   identity.file = file;
   return row_json(identity, accuracy);
 }
@@ -120,7 +127,10 @@ std::vector<Column> with_labels(std::vector<Column> before, const std::vector<st
 }  // namespace
 
 RunResult run_trials(const DumpSet& dumps, std::span<const Trial> trials, const RunOptions& options) {
-  for (const Trial& trial : trials) attention::validate(trial.recipe);
+  for (const Trial& trial : trials) {
+    attention::validate(trial.recipe);
+    static_cast<void>(Exceptions(trial.recipe));  // a bad list is an error before anything runs
+  }
   const Plan plan(trials);
   const std::vector<Piece> pieces = pieces_of(dumps);
   Collector collector(dumps, trials, plan, pieces.size());

@@ -18,6 +18,7 @@ void add_info(CLI::App& app, Action& action);
 void add_run(CLI::App& app, Action& action);
 void add_ablate(CLI::App& app, Action& action);
 void add_sweep(CLI::App& app, Action& action);
+void add_plan(CLI::App& app, Action& action);
 void add_table(CLI::App& app, Action& action);
 void add_synth(CLI::App& app, Action& action);
 void add_recipes(CLI::App& app, Action& action);
@@ -29,8 +30,8 @@ void add_gemm(CLI::App& app, Action& action);
 void add_scalar(CLI::App& app, Action& action);
 
 /// Every subcommand, in the order of the help.
-inline constexpr AddCommand kCommands[] = {add_info,  add_run,   add_ablate,  add_sweep,        add_table,
-                                           add_check, add_synth, add_recipes, add_instructions, add_formats,
-                                           add_mma,   add_gemm,  add_scalar};
+inline constexpr AddCommand kCommands[] = {add_info,    add_run,   add_ablate, add_sweep,   add_plan,
+                                           add_table,   add_check, add_synth,  add_recipes, add_instructions,
+                                           add_formats, add_mma,   add_gemm,   add_scalar};
 
 }  // namespace qattn::cli

@@ -10,6 +10,7 @@
 #include <filesystem>
 #include <thread>
 
+#include "attention/bound.h"
 #include "base/error.h"
 #include "io/atomic_file.h"
 #include "lab/provenance.h"
@@ -20,6 +21,10 @@ namespace {
 
 /// So many outputs that are not finite are told one by one on stderr.
 constexpr std::size_t kToldBadOutputs = 5;
+
+/// Keys for which FP16 sums that live for all keys are bounded.
+constexpr std::int64_t kBoundKeys = 65536;
+constexpr double kLargestFp16 = 65504.0;
 
 }  // namespace
 
@@ -149,6 +154,11 @@ std::vector<std::string> evidence_notes(const std::vector<lab::Trial>& trials) {
   std::vector<std::string> notes;
   for (const lab::Trial& trial : trials) {
     std::string note = fmt::format("accumulators: {}", attention::accumulator_evidence(trial.recipe));
+    if (std::find(notes.begin(), notes.end(), note) == notes.end()) notes.push_back(std::move(note));
+    // FP16 sums alone: 32-bit ones never come near their limit.
+    const std::optional<attention::SumBound> pv = attention::pv_bound(trial.recipe, kBoundKeys);
+    if (!pv || pv->limit > kLargestFp16) continue;
+    note = fmt::format("sums: {}", attention::describe(pv));
     if (std::find(notes.begin(), notes.end(), note) == notes.end()) notes.push_back(std::move(note));
   }
   return notes;

@@ -1,6 +1,7 @@
 // qattn recipes: the recipes that are known, one of them in full, and the keys that a recipe has.
 #include <memory>
 
+#include "attention/bound.h"
 #include "command.h"
 #include "lab/provenance.h"
 #include "lab/recipe_file.h"
@@ -19,6 +20,7 @@ lab::Json row_of(const attention::Recipe& recipe) {
   lab::Json row = lab::Json::object();
   for (const auto& [key, value] : attention::resolved(recipe)) row[key] = value;
   row["evidence"] = attention::accumulator_evidence(recipe);
+  row["bound"] = attention::bound_text(recipe);
   return row;
 }
 

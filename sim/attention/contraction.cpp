@@ -66,6 +66,28 @@ Side coded_side(const Accumulator& accumulator, const format::Format& format, Ma
   return side;
 }
 
+int block_of(const OperandSpec& operand) { return operand.granularity == quant::Granularity::block_1x16 ? 16 : 32; }
+
+Accumulator block_scaled(std::string_view family, const OperandSpec& a, const OperandSpec& b) {
+  const mma::Instruction* instruction = nullptr;
+  if (a.scale_format == b.scale_format && block_of(a) == block_of(b)) {
+    instruction = mma::find_block_scaled(family, *a.format, *b.format, *a.scale_format, block_of(a));
+  }
+  if (instruction != nullptr) return {Kind::instruction, instruction};
+  throw Error(ErrorKind::usage,
+              fmt::format("accumulator '{}' has no block-scaled instruction for {} (1x{}, {} scales) x {} (1x{}, {} "
+                          "scales); sm100.tcgen05 and sm120.mma have those of NVFP4 and the MX formats",
+                          family, a.format->name, block_of(a), a.scale_format->name, b.format->name, block_of(b),
+                          b.scale_format->name));
+}
+
+/// Operand of an instruction: codes a row a line, with their block scales where the instruction takes them.
+mma::Operand operand_of(const Accumulator& accumulator, mma::Side side, const MatrixCodes& codes,
+                        const MatrixCodes& scales) {
+  if (!accumulator.block_scaled()) return {*accumulator.instruction, side, codes};
+  return {*accumulator.instruction, side, codes, scales};
+}
+
 }  // namespace
 
 Accumulator resolve_accumulator(std::string_view name, const OperandSpec& a, const OperandSpec& b) {
@@ -78,6 +100,7 @@ Accumulator resolve_accumulator(std::string_view name, const OperandSpec& a, con
   }
   if (name == "exact") return {Kind::exact, nullptr};
   if (name == "f32") return {Kind::f32, nullptr};
+  if (a.micro_scaled() && b.micro_scaled() && !b.micro_axis) return block_scaled(name, a, b);
   if (a.exact() || b.exact() || a.micro_scaled() || b.micro_scaled()) return {Kind::exact, nullptr};
   const std::string_view d_type = a.integer() && b.integer() ? "s32" : type;
   const mma::Instruction* instruction = mma::find(family, d_type, *a.format, *b.format);
@@ -98,18 +121,19 @@ std::string describe(const Accumulator& accumulator) {
 Side left_side(const Accumulator& accumulator, MatrixView<double> values) { return plain_side(accumulator, values); }
 Side right_side(const Accumulator& accumulator, MatrixView<double> values) { return plain_side(accumulator, values); }
 
-Side left_side(const Accumulator& accumulator, const format::Format& format, MatrixView<std::uint32_t> codes) {
+Side left_side(const Accumulator& accumulator, const format::Format& format, MatrixView<std::uint32_t> codes,
+               const MatrixCodes& scales) {
   if (accumulator.kind != Kind::instruction) return coded_side(accumulator, format, codes);
   Side side;
-  side.operand.emplace(*accumulator.instruction, mma::Side::a, codes);
+  side.operand.emplace(operand_of(accumulator, mma::Side::a, codes, scales));
   return side;
 }
 
-Side right_side(const Accumulator& accumulator, const format::Format& format, MatrixView<std::uint32_t> codes) {
+Side right_side(const Accumulator& accumulator, const format::Format& format, MatrixView<std::uint32_t> codes,
+                const MatrixCodes& scales) {
   if (accumulator.kind != Kind::instruction) return coded_side(accumulator, format, codes);
   Side side;
-  const MatrixCodes transposed = codes.transpose();
-  side.operand.emplace(*accumulator.instruction, mma::Side::b, transposed);
+  side.operand.emplace(operand_of(accumulator, mma::Side::b, codes.transpose(), scales));
   return side;
 }
 

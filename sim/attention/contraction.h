@@ -27,11 +27,14 @@ struct Accumulator {
 
   /// Elements of the contraction axis that one step takes; 0: there are no steps.
   std::int64_t step() const { return kind == Kind::instruction ? instruction->k : 0; }
+  /// The instruction takes the operands' block scales.
+  bool block_scaled() const { return kind == Kind::instruction && instruction->scale != nullptr; }
 };
 
-/// What `name` ("exact", "f32", "sm90.wgmma", "sm80.mma.f16") means for operands a and b. Operands that are exact or
-/// micro-scaled have no codes that an instruction of this table takes with one scale: their sums are exact. Throws
-/// Error(usage) when the family has no instruction for the formats, or is unknown.
+/// What `name` ("exact", "f32", "sm90.wgmma", "sm80.mma.f16") means for operands a and b. Two micro-scaled operands go
+/// through the family's block-scaled instruction, if their groups lie along the contraction axis. A product with an
+/// exact operand, or with one that is micro-scaled beside one that is not, has no instruction: its sums are exact.
+/// Throws Error(usage) when the family has no instruction for the formats, or is unknown.
 Accumulator resolve_accumulator(std::string_view name, const OperandSpec& a, const OperandSpec& b);
 
 /// For people: "exact sums", or the instruction's name and its evidence.
@@ -47,9 +50,11 @@ struct Side {
 /// From values (exact, micro-scaled or plain operands).
 Side left_side(const Accumulator& accumulator, MatrixView<double> values);
 Side right_side(const Accumulator& accumulator, MatrixView<double> values);
-/// From codes of `format`.
-Side left_side(const Accumulator& accumulator, const format::Format& format, MatrixView<std::uint32_t> codes);
-Side right_side(const Accumulator& accumulator, const format::Format& format, MatrixView<std::uint32_t> codes);
+/// From codes of `format`. A block-scaled instruction takes scale codes too: [M, blocks] and [N, blocks].
+Side left_side(const Accumulator& accumulator, const format::Format& format, MatrixView<std::uint32_t> codes,
+               const MatrixCodes& scales = {});
+Side right_side(const Accumulator& accumulator, const format::Format& format, MatrixView<std::uint32_t> codes,
+                const MatrixCodes& scales = {});
 
 /// A partial sum C [M, N] held as the accumulator holds it.
 class PartialSum {

@@ -187,7 +187,8 @@ class HeadBackward {
     Output output = run_recipe(problem_, recipe_, input_format);
     Saved<Real> saved;
     for (std::size_t i = 0; i < output.lse.size(); ++i) {
-      const double shift = score_operands_.lse_shift.empty() ? 0.0 : problem_.sm_scale * score_operands_.lse_shift[i];
+      const double shift =
+          score_operands_.lse_shift.empty() ? 0.0 : score_operands_.score_scale * score_operands_.lse_shift[i];
       const bool empty = output.lse[i] == -kInfinity;
       saved.log_sum.push_back(empty ? Real{0} : static_cast<Real>((output.lse[i] - shift) * kLog2E));
     }
@@ -222,7 +223,7 @@ class HeadBackward {
   void run_block(std::int64_t first, std::int64_t rows, const Saved<Real>& saved) {
     const Side q = scores_.queries(first, rows);
     const Factor dv_do = dv_do_.rows(first, rows), dp_do = dp_do_.rows(first, rows), dk_q = dk_q_.rows(first, rows);
-    const std::int64_t visible = problem_.visible_keys(first + rows - 1);
+    const std::int64_t visible = scores_.visible_keys(first + rows - 1);
     for (std::int64_t key = 0; key < visible; key += recipe_.k_block) {
       const std::int64_t keys = std::min<std::int64_t>(recipe_.k_block, problem_.k.rows() - key);
       const Matrix<Real> p = weights(first, rows, key, q, saved);
@@ -280,15 +281,20 @@ class HeadBackward {
 
   /// Step 7.
   void finish(const format::Format& format, Saved<Real>& saved, Gradients& sums) {
-    const Real scale = static_cast<Real>(problem_.sm_scale);
-    for (Matrix<Real>* gradient : {&dq_, &dk_}) {
-      for (Eigen::Index i = 0; i < gradient->size(); ++i) gradient->data()[i] *= scale;
-    }
+    multiply(dq_, recipe_.backward.dq_k.source, forward_.q_factor);
+    multiply(dk_, recipe_.backward.dk_q.source, forward_.k_factor);
     const MatrixD dq = basis_undone(dq_, recipe_.backward.dq_k.source, false);
     sums.dk += basis_undone(dk_, recipe_.backward.dk_q.source, true);
     sums.dv += dv_.template cast<double>();
     sums.o.push_back(std::move(saved.o));
     sums.dq.push_back(dq.unaryExpr([&](double x) { return rounded(format, x); }));
+  }
+
+  /// The softmax scale, but for what the other operand of the product has of it already.
+  void multiply(Matrix<Real>& gradient, Source other_source, double factor) const {
+    const bool original = other_source == Source::original;
+    const Real scale = static_cast<Real>(original ? problem_.sm_scale : factor * forward_.score_scale);
+    for (Eigen::Index i = 0; i < gradient.size(); ++i) gradient.data()[i] *= scale;
   }
 
   /// A gradient that was made of rotated and balanced operands, in the basis of the dump.

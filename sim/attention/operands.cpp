@@ -1,5 +1,8 @@
 #include "attention/operands.h"
 
+#include <cmath>
+#include <utility>
+
 #include "format/encode.h"
 #include "quant/rotate.h"
 #include "quant/smooth.h"
@@ -11,16 +14,37 @@ quant::Tiling tiling_of(const Recipe& recipe) {
   return {"recipe", recipe.q_block, recipe.q_warp, recipe.k_block, recipe.k_warp};
 }
 
-/// The scales of Q and K by row, those of V by column (per channel), by row (per block) or one for all columns.
-void spread_scales(const quant::Quantized& quantized, quant::Operand role, Stored& stored) {
-  const std::int64_t rows = quantized.codes.rows();
-  const std::int64_t columns = quantized.codes.cols();
-  const bool by_row =
-      role != quant::Operand::v || (quantized.groups.column_groups() == 1 && quantized.scales.size() > 1);
+/// Scales of V by column (per channel, or one for all), except those per block; all others by row.
+template <class Scale>
+void spread_scales(const MatrixCodes& codes, bool by_row, const Scale& scale, Stored& stored) {
   if (by_row) {
-    for (std::int64_t i = 0; i < rows; ++i) stored.row_scale.push_back(quantized.scale(i, 0));
+    for (std::int64_t i = 0; i < codes.rows(); ++i) stored.row_scale.push_back(scale(i, 0));
   } else {
-    for (std::int64_t j = 0; j < columns; ++j) stored.column_scale.push_back(quantized.scale(0, j));
+    for (std::int64_t j = 0; j < codes.cols(); ++j) stored.column_scale.push_back(scale(0, j));
+  }
+}
+
+/// Block scales as a block-scaled instruction takes them, and the values code * scale, which f64 holds.
+void store_blocks(const quant::Quantized& quantized, quant::Operand role, const OperandSpec& spec, Stored& stored) {
+  const std::int64_t block = spec.granularity == quant::Granularity::block_1x16 ? 16 : 32;
+  const std::vector<std::uint32_t> scales = quant::scale_codes(quantized);
+  const MatrixCodes& codes = quantized.codes;
+  const bool by_column = spec.micro_axis.value_or(quant::contraction_axis(role)) == quant::Axis::rows;
+  const std::int64_t lines = by_column ? codes.cols() : codes.rows();
+  const std::int64_t length = by_column ? codes.rows() : codes.cols();
+  stored.block_scales.resize(lines, (length + block - 1) / block);
+  for (std::int64_t i = 0; i < lines; ++i) {
+    for (std::int64_t j = 0; j < stored.block_scales.cols(); ++j) {
+      const auto group = by_column ? quantized.groups.index(j * block, i) : quantized.groups.index(i, j * block);
+      stored.block_scales(i, j) = scales[static_cast<std::size_t>(group)];
+    }
+  }
+  MatrixF values(codes.rows(), codes.cols());
+  const auto size = static_cast<std::size_t>(values.size());
+  format::decode_span(*spec.format, {codes.data(), size}, {values.data(), size});
+  stored.values = values.cast<double>();
+  for (std::int64_t i = 0; i < codes.rows(); ++i) {
+    for (std::int64_t j = 0; j < codes.cols(); ++j) stored.values(i, j) *= static_cast<double>(quantized.scale(i, j));
   }
 }
 
@@ -35,22 +59,92 @@ std::vector<double> mean_scores(const MatrixF& q, const MatrixF& k_mean) {
   return scores;
 }
 
-/// Returns the balance's factors.
-std::vector<float> change_basis(const Recipe& recipe, MatrixF& q, MatrixF& k) {
-  std::vector<float> factors;
+MatrixF multiplied(MatrixF x, double factor) {
+  const auto f = static_cast<float>(factor);
+  for (std::int64_t i = 0; i < x.size(); ++i) x.data()[i] *= f;
+  return x;
+}
+
+/// The query heads that share a scale, the one in hand first.
+std::vector<MatrixF> query_heads(const Problem& problem, const Recipe& recipe) {
+  std::vector<MatrixF> heads = {problem.q.cast<float>()};
+  if (recipe.query_heads == QueryHeads::one) return heads;
+  for (const MatrixD& other : problem.group_q) heads.push_back(other.cast<float>());
+  return heads;
+}
+
+std::vector<float> largest_of_channels(const std::vector<MatrixF>& heads) {
+  std::vector<float> largest = quant::channel_amax(heads.front());
+  for (const MatrixF& head : heads) {
+    const std::vector<float> amax = quant::channel_amax(head);
+    for (std::size_t c = 0; c < largest.size(); ++c) {
+      if (!(amax[c] <= largest[c])) largest[c] = amax[c];  // NaN stays
+    }
+  }
+  return largest;
+}
+
+/// The softmax scale where Q or K have it, balance, rotation; notes what the gradients need to undo them.
+void change_basis(const Problem& problem, const Recipe& recipe, std::vector<MatrixF>& heads, MatrixF& k,
+                  Operands& operands) {
+  const double root = std::sqrt(problem.sm_scale);
+  operands.q_factor = recipe.scale_place == ScalePlace::q    ? problem.sm_scale
+                      : recipe.scale_place == ScalePlace::qk ? root
+                                                             : 1.0;
+  operands.k_factor = recipe.scale_place == ScalePlace::qk ? root : 1.0;
+  operands.score_scale = recipe.scale_place == ScalePlace::logits ? problem.sm_scale : 1.0;
+  if (operands.q_factor != 1.0) {
+    for (MatrixF& q : heads) q = multiplied(std::move(q), operands.q_factor);
+  }
+  if (operands.k_factor != 1.0) k = multiplied(std::move(k), operands.k_factor);
   if (recipe.balance == Balance::smoothquant) {
-    factors = quant::balance_factors(quant::channel_amax(q), quant::channel_amax(k), recipe.balance_alpha);
-    q = quant::divide_channels(q, factors);
-    k = quant::multiply_channels(k, factors);
+    operands.balance = quant::balance_factors(largest_of_channels(heads), quant::channel_amax(k), recipe.balance_alpha);
+    for (MatrixF& q : heads) q = quant::divide_channels(q, operands.balance);
+    k = quant::multiply_channels(k, operands.balance);
   }
   if (recipe.rotation == Rotation::hadamard) {
-    q = quant::rotate(q, {recipe.rotation_seed, 1});
+    for (MatrixF& q : heads) q = quant::rotate(q, {recipe.rotation_seed, 1});
     k = quant::rotate(k, {recipe.rotation_seed, 1});
   }
-  return factors;
+}
+
+/// Q of the head in hand; with one scale for a group, all of its heads are quantized together.
+Stored store_queries(const Recipe& recipe, const std::vector<MatrixF>& heads) {
+  const bool one_scale = recipe.q.scaled() && recipe.q.granularity == quant::Granularity::per_tensor;
+  if (heads.size() == 1 || !one_scale) return store(recipe, recipe.q, quant::Operand::q, heads.front());
+  const Eigen::Index rows = heads.front().rows();
+  MatrixF all(rows * static_cast<Eigen::Index>(heads.size()), heads.front().cols());
+  for (std::size_t h = 0; h < heads.size(); ++h) all.middleRows(static_cast<Eigen::Index>(h) * rows, rows) = heads[h];
+  Stored stored = store(recipe, recipe.q, quant::Operand::q, all);
+  stored.codes = MatrixCodes(stored.codes.topRows(rows));
+  stored.row_scale.resize(static_cast<std::size_t>(rows));
+  return stored;
 }
 
 }  // namespace
+
+quant::QuantizerSpec quantizer_spec(const Recipe& recipe, const OperandSpec& spec, quant::Operand role) {
+  quant::QuantizerSpec quantizer;
+  quantizer.format = spec.format;
+  quantizer.groups = {spec.granularity, role, tiling_of(recipe), spec.micro_axis};
+  quantizer.rule = &quant::find_scale_rule(spec.scale_rule);
+  quantizer.range = spec.range;
+  quantizer.scaling = recipe.scaling;
+  quantizer.scale_format = spec.scale_format;
+  quantizer.unrounded_divisor = spec.unrounded_divisor;
+  // A tile's rows and blocks of hidden keys have no weight.
+  quantizer.zero_scale = role == quant::Operand::p ? quant::ZeroScale::one : recipe.zero_scale;
+  if (recipe.round_half_away && spec.integer() && (role == quant::Operand::q || role == quant::Operand::k)) {
+    quantizer.rounding = format::Rounding::nearest_away;
+  }
+  const bool is_p = role == quant::Operand::p;
+  if (is_p ? recipe.p_second_level == SecondLevel::tile : spec.global_scale) {
+    quantizer.outer = quant::Granularity::per_tensor;
+  }
+  if (is_p && recipe.p_second_level == SecondLevel::row) quantizer.outer = quant::Granularity::per_token;
+  if (!spec.micro_scaled()) quantizer.outer.reset();
+  return quantizer;
+}
 
 Stored store(const Recipe& recipe, const OperandSpec& spec, quant::Operand role, const MatrixF& values) {
   Stored stored{};
@@ -64,20 +158,31 @@ Stored store(const Recipe& recipe, const OperandSpec& spec, quant::Operand role,
     return stored;
   }
   const quant::Quantized quantized = quant::quantize(values, quantizer_spec(recipe, spec, role));
-  if (spec.micro_scaled()) {
-    stored.values = quant::dequantize(quantized).cast<double>();
+  stored.codes = quantized.codes;
+  if (!spec.micro_scaled()) {
+    const bool one_a_block = quantized.groups.column_groups() == 1 && quantized.scales.size() > 1;
+    spread_scales(
+        stored.codes, role != quant::Operand::v || one_a_block,
+        [&](std::int64_t i, std::int64_t j) { return quantized.scale(i, j); }, stored);
     return stored;
   }
-  stored.codes = quantized.codes;
-  spread_scales(quantized, role, stored);
+  store_blocks(quantized, role, spec, stored);
+  if (!quantized.outer_scales.empty()) {
+    spread_scales(
+        stored.codes, role != quant::Operand::v,
+        [&](std::int64_t i, std::int64_t j) { return quantized.outer_scale(i, j); }, stored);
+  }
   return stored;
 }
 
 MatrixD values_of(const Stored& stored) {
-  if (!stored.coded()) return stored.values;
-  MatrixF values(stored.codes.rows(), stored.codes.cols());
-  const auto size = static_cast<std::size_t>(values.size());
-  format::decode_span(*stored.format, {stored.codes.data(), size}, {values.data(), size});
+  if (!stored.coded() && stored.row_scale.empty() && stored.column_scale.empty()) return stored.values;
+  MatrixF values = stored.values.cast<float>();
+  if (stored.coded()) {
+    values.resize(stored.codes.rows(), stored.codes.cols());
+    const auto size = static_cast<std::size_t>(values.size());
+    format::decode_span(*stored.format, {stored.codes.data(), size}, {values.data(), size});
+  }
   for (Eigen::Index i = 0; i < values.rows(); ++i) {
     for (Eigen::Index j = 0; j < values.cols(); ++j) {
       if (!stored.row_scale.empty()) values(i, j) *= stored.row_scale[static_cast<std::size_t>(i)];
@@ -85,21 +190,6 @@ MatrixD values_of(const Stored& stored) {
     }
   }
   return values.cast<double>();
-}
-
-quant::QuantizerSpec quantizer_spec(const Recipe& recipe, const OperandSpec& spec, quant::Operand role) {
-  quant::QuantizerSpec quantizer;
-  quantizer.format = spec.format;
-  quantizer.groups = {spec.granularity, role, tiling_of(recipe), spec.micro_axis};
-  quantizer.rule = &quant::find_scale_rule(spec.scale_rule);
-  quantizer.scale_format = spec.scale_format;
-  quantizer.zero_scale = recipe.zero_scale;
-  quantizer.scaling = recipe.scaling;
-  if (recipe.round_half_away && spec.integer() && role != quant::Operand::v) {
-    quantizer.rounding = format::Rounding::nearest_away;
-  }
-  if (spec.global_scale) quantizer.outer = quant::Granularity::per_tensor;
-  return quantizer;
 }
 
 MatrixCodes cast_codes(const MatrixF& values, const format::Format& format) {
@@ -113,15 +203,15 @@ MatrixCodes cast_codes(const MatrixF& values, const format::Format& format) {
 
 Operands prepare_operands(const Problem& problem, const Recipe& recipe) {
   Operands operands;
-  MatrixF q = problem.q.cast<float>();
+  std::vector<MatrixF> heads = query_heads(problem, recipe);
   MatrixF k = problem.k.cast<float>();
   MatrixF v = problem.v.cast<float>();
-  operands.balance = change_basis(recipe, q, k);
+  change_basis(problem, recipe, heads, k, operands);
   const bool smooth_k = recipe.smoothing == Smoothing::k || recipe.smoothing == Smoothing::qk;
   const bool smooth_q = recipe.smoothing == Smoothing::q || recipe.smoothing == Smoothing::qk;
   if (smooth_k) {
     quant::Smoothed smoothed = quant::smooth(k);
-    operands.lse_shift = mean_scores(q, smoothed.means);
+    operands.lse_shift = mean_scores(heads.front(), smoothed.means);
     k = std::move(smoothed.centred);
     operands.k_mean = std::move(smoothed.means);
   }
@@ -129,14 +219,13 @@ Operands prepare_operands(const Problem& problem, const Recipe& recipe) {
   if (smooth_q) {
     quant::SmoothSpec blocks;
     blocks.block_rows = recipe.q_block;
-    quant::Smoothed smoothed = quant::smooth(q, blocks);
+    operands.q_means = quant::token_means(heads.front(), recipe.q_block);
     const MatrixF right =
         recipe.correction == Correction::quantized_k ? MatrixF(values_of(operands.k).cast<float>()) : k;
-    operands.correction = quant::mean_correction(smoothed.means, right, *recipe.correction_format);
-    q = std::move(smoothed.centred);
-    operands.q_means = std::move(smoothed.means);
+    operands.correction = quant::mean_correction(operands.q_means, right, *recipe.correction_format);
+    for (MatrixF& q : heads) q = quant::smooth(q, blocks).centred;
   }
-  operands.q = store(recipe, recipe.q, quant::Operand::q, q);
+  operands.q = store_queries(recipe, heads);
   if (recipe.smooth_v) {
     quant::Smoothed smoothed = quant::smooth(v);
     operands.v_mean.assign(smoothed.means.data(), smoothed.means.data() + smoothed.means.size());
@@ -145,8 +234,10 @@ Operands prepare_operands(const Problem& problem, const Recipe& recipe) {
   operands.v = store(recipe, recipe.v, quant::Operand::v, v);
   // An exact operand that nothing has touched keeps the dump's f64 values.
   const bool same_basis = recipe.balance == Balance::none && recipe.rotation == Rotation::none;
-  if (recipe.q.exact() && same_basis && !smooth_q) operands.q.values = problem.q;
-  if (recipe.k.exact() && same_basis && !smooth_k) operands.k.values = problem.k;
+  const bool q_untouched = same_basis && !smooth_q && recipe.scale_place == ScalePlace::logits;
+  const bool k_untouched = same_basis && !smooth_k && recipe.scale_place != ScalePlace::qk;
+  if (recipe.q.exact() && q_untouched) operands.q.values = problem.q;
+  if (recipe.k.exact() && k_untouched) operands.k.values = problem.k;
   if (recipe.v.exact() && !recipe.smooth_v) operands.v.values = problem.v;
   return operands;
 }

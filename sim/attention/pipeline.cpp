@@ -1,24 +1,31 @@
 // The order of operations, for one tile of q_block queries against all tiles of k_block keys. "RN" rounds to nearest-
 // even in the softmax type (f32, or f64). Nothing is fused.
 //
+// Before the tiles: the softmax scale where Q or K take it, balance, rotation, smoothing, quantization (operands.cpp).
+//
 //  1. s = q . k in the QK accumulator, over head_dim ascending, from zero.
 //  2. s = RN(s * RN(q_scale * k_scale)), scaled operands only.
-//  3. s = RN(s + correction), smoothed Q only.
-//  4. x = RN(s * c), c = RN(sm_scale * log2(e)); x = RN(x + RN(mask * log2(e))) with an additive mask; hidden keys
-//  -Inf.
-//  5. m' = max(m, x over the tile); osc = exp2(RN(m - m')); p = exp2(RN(x - m')). A row that has seen no key keeps
-//     m' = -Inf, and subtracts 0.
+//  3. s = RN(s + correction), smoothed Q only; then rounded to s_format, where there is one.
+//  4. x = RN(s * c), c = RN(log2(e) * what is left of the softmax scale); x = RN(x + RN(mask * log2(e))) with an
+//     additive mask; hidden keys -Inf.
+//  5. m' = max(m, x over the tile), the x before the masks if row_max says so; m' = m if RN(m' - m) <=
+//     rescale_threshold. osc = exp2(RN(m - m')); p = exp2(RN(x - m')). A row that has seen no key keeps m' = -Inf, and
+//     subtracts 0.
 //  6. l = RN(RN(l * osc) + t), t the sum of the tile's p from zero, keys ascending (of their codes, if row_sum says
-//     so; in the order of narrow_row_sum() where row_sum_format is narrower than FP32).
-//  7. P's codes: RN(p * p_scale) to f32, then to the format, nearest-even and saturating; formats that are cast: p;
-//     micro-scaled and per_token P is quantized from its own scales and multiplied as dequantized values.
+//     so; in the order of narrow_row_sum() where row_sum_format is narrower than FP32). Normalized P: p = RN(p / l).
+//  7. P's codes: RN(p * p_scale) to f32 (where p_scale is not 1), then to the format, nearest-even and saturating;
+//     formats that are cast: p. A per_token scale or the second level of a micro-scaled P is a factor of the row, the
+//     block scales belong to the codes.
 //  8. O = RN(O * osc), and a pending partial sum R likewise; R continues over the tile's keys in the PV accumulator;
-//     wherever the promotion interval ends, O = RN(O + R) and R starts from zero (with V's scale of the block in
-//     between, R = RN(R * v_scale), where V has one scale a block).
-//  9. After the last tile: o = RN(RN(O / l) * RN(v_scale / p_scale)), o = RN(o + v_mean), then O's format.
+//     wherever the promotion interval ends, O = RN(O + R) and R starts from zero. In between R = RN(R * factor of P's
+//     row) and R = RN(R * V's scale of the block), where there are such.
+//  9. After the last tile: o = RN(RN(O / l) * RN(v_scale / p_scale)), without the division if P is normalized;
+//     o = RN(o + v_mean), then O's format.
 //
 // A key hidden in a tile that is visited has p = 0 and still meets V, as in every kernel: a NaN there shows.
 #include "attention/pipeline.h"
+
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <cmath>
@@ -33,7 +40,6 @@
 #include "base/fp_environment.h"
 #include "base/parallel.h"
 #include "format/encode.h"
-#include "quant/quantize.h"
 
 namespace qattn::attention {
 namespace {
@@ -89,6 +95,7 @@ class Head {
   /// What the online softmax carries from tile to tile.
   struct Running {
     std::vector<Real> max;
+    std::vector<Real> tile_max;  ///< of the tile in hand
     std::vector<Real> sum;
     std::vector<Real> rescale;  ///< osc of the tile in hand
     Matrix<Real> o;
@@ -114,27 +121,45 @@ class Head {
 
   void run_block(std::int64_t first, std::int64_t rows, Output& output) const {
     const auto count = static_cast<std::size_t>(rows);
-    Running running{std::vector<Real>(count, -std::numeric_limits<Real>::infinity()), std::vector<Real>(count, Real{0}),
-                    std::vector<Real>(count, Real{1}), Matrix<Real>::Zero(rows, problem_.v.cols()),
+    Running running{std::vector<Real>(count, -std::numeric_limits<Real>::infinity()),
+                    std::vector<Real>(count),
+                    std::vector<Real>(count, Real{0}),
+                    std::vector<Real>(count, Real{1}),
+                    Matrix<Real>::Zero(rows, problem_.v.cols()),
                     PartialSum(pv_, rows, problem_.v.cols())};
     const Side q = scores_.queries(first, rows);
-    const std::int64_t visible = problem_.visible_keys(first + rows - 1);
-    for (std::int64_t key = 0; key < visible; key += recipe_.k_block) {
-      const auto tile = static_cast<std::size_t>(key / recipe_.k_block);
-      Matrix<Real> p = scores_.logits(first, rows, key, q);
+    const std::int64_t tiles = (scores_.visible_keys(first + rows - 1) + recipe_.k_block - 1) / recipe_.k_block;
+    for (std::int64_t i = 0; i < tiles; ++i) {
+      const std::int64_t tile = recipe_.tile_order == TileOrder::ascending ? i : tiles - 1 - i;
+      const std::int64_t key = tile * recipe_.k_block;
+      Matrix<Real> p = tile_logits(first, rows, key, q, running);
       weights(p, running);
-      accumulate(p, key, v_tiles_[tile], running);
+      accumulate(p, key, v_tiles_[static_cast<std::size_t>(tile)], running);
     }
-    if (running.pending > 0) promote(0, running);
+    if (running.pending > 0) promote(0, {}, running);
     finish(first, running, output);
+  }
+
+  /// Steps 1 to 4, and the row maxima of the tile.
+  Matrix<Real> tile_logits(std::int64_t first, std::int64_t rows, std::int64_t key, const Side& q,
+                           Running& running) const {
+    const bool before_mask = recipe_.row_max == RowMax::before_mask;
+    Matrix<Real> x = scores_.logits(first, rows, key, q, before_mask ? &running.tile_max : nullptr);
+    if (before_mask) return x;
+    for (Eigen::Index r = 0; r < rows; ++r) {
+      running.tile_max[static_cast<std::size_t>(r)] = largest(x.data() + r * x.cols(), x.cols());
+    }
+    return x;
   }
 
   /// Steps 5 and 6, but for a row sum of rounded P; `x` becomes p.
   void weights(Matrix<Real>& x, Running& running) const {
+    const auto threshold = static_cast<Real>(recipe_.rescale_threshold);
     for (Eigen::Index r = 0; r < x.rows(); ++r) {
       const auto i = static_cast<std::size_t>(r);
       Real* row = x.data() + r * x.cols();
-      const Real max = largest(row, x.cols(), running.max[i]);
+      Real max = std::max(running.max[i], running.tile_max[i]);
+      if (max - running.max[i] <= threshold) max = running.max[i];
       const bool unseen = max == -std::numeric_limits<Real>::infinity();
       running.rescale[i] = unseen ? Real{0} : running.max[i] - max;
       running.max[i] = max;
@@ -144,19 +169,15 @@ class Head {
     apply_exp2(recipe_.exp2, std::span<Real>(running.rescale));
     apply_exp2(recipe_.exp2, std::span<Real>(x.data(), static_cast<std::size_t>(x.size())));
     if (recipe_.row_sum == RowSum::unrounded) add_row_sums(x, running);
+    if (recipe_.p_normalized) normalize(x, running);
   }
 
-  /// The largest of a row and `floor`; a NaN in the row is passed over. Lanes, as the order decides nothing.
-  static Real largest(const Real* row, Eigen::Index n, Real floor) {
-    constexpr Eigen::Index kLanes = 16;
-    Real lanes[kLanes];
-    std::fill_n(lanes, kLanes, floor);
-    Eigen::Index j = 0;
-    for (; j + kLanes <= n; j += kLanes) {
-      for (Eigen::Index t = 0; t < kLanes; ++t) lanes[t] = lanes[t] < row[j + t] ? row[j + t] : lanes[t];
+  static void normalize(Matrix<Real>& p, const Running& running) {
+    for (Eigen::Index r = 0; r < p.rows(); ++r) {
+      const Real sum = running.sum[static_cast<std::size_t>(r)];
+      if (sum == Real{0}) continue;
+      for (Eigen::Index j = 0; j < p.cols(); ++j) p(r, j) /= sum;
     }
-    for (; j < n; ++j) lanes[0] = std::max(lanes[0], row[j]);
-    return *std::max_element(lanes, lanes + kLanes);
   }
 
   template <class T>
@@ -175,42 +196,41 @@ class Head {
     }
   }
 
+  /// P as the PV product takes it, and the factor of each row's partial sums; empty: none.
+  struct StoredP {
+    Side side;
+    std::vector<float> row_factor;
+  };
+
   /// Step 7; the row sum too, where it adds rounded values.
-  Side stored_p(const Matrix<Real>& p, Running& running) const {
-    const OperandSpec& spec = recipe_.p;
-    if (spec.exact()) {
+  StoredP stored_p(const Matrix<Real>& p, Running& running) const {
+    if (recipe_.p.exact()) {
       if (recipe_.row_sum == RowSum::rounded) add_row_sums(p, running);
-      return left_side(pv_, MatrixD(p.template cast<double>()));
+      return {left_side(pv_, MatrixD(p.template cast<double>())), {}};
     }
-    const MatrixF values = p.template cast<float>();
-    if (spec.micro_scaled() || spec.row_scaled()) {
-      const MatrixF stored =
-          quant::dequantize(quant::quantize(values, quantizer_spec(recipe_, spec, quant::Operand::p)));
-      if (recipe_.row_sum == RowSum::rounded) add_row_sums(stored, running);
-      return left_side(pv_, MatrixD(stored.cast<double>()));
-    }
-    const MatrixCodes codes = spec.scaled() ? scaled_codes(values) : cast_codes(values, *spec.format);
-    if (recipe_.row_sum == RowSum::rounded) {
-      MatrixF stored(codes.rows(), codes.cols());
-      const auto size = static_cast<std::size_t>(codes.size());
-      format::decode_span(*spec.format, {codes.data(), size}, {stored.data(), size});
-      add_row_sums(stored, running);
-    }
-    return left_side(pv_, *spec.format, codes);
+    Stored stored = quantized_p(p.template cast<float>());
+    if (recipe_.row_sum == RowSum::rounded) add_row_sums(MatrixF(values_of(stored).cast<float>()), running);
+    return {left_tile(pv_, stored, 0, p.rows()), std::move(stored.row_scale)};
   }
 
-  MatrixCodes scaled_codes(MatrixF p) const {
-    const auto scale = static_cast<float>(p_scale_);
-    for (Eigen::Index i = 0; i < p.size(); ++i) p.data()[i] *= scale;
-    MatrixCodes codes(p.rows(), p.cols());
+  Stored quantized_p(MatrixF p) const {
+    const OperandSpec& spec = recipe_.p;
+    if (p_scale_ != Real{1}) {
+      const auto scale = static_cast<float>(p_scale_);
+      for (Eigen::Index i = 0; i < p.size(); ++i) p.data()[i] *= scale;
+    }
+    if (!spec.scaled() || spec.micro_scaled() || spec.row_scaled()) return store(recipe_, spec, quant::Operand::p, p);
+    Stored stored{};
+    stored.format = spec.format;
+    stored.codes.resize(p.rows(), p.cols());
     const auto size = static_cast<std::size_t>(p.size());
-    format::encode_span(*recipe_.p.format, {p.data(), size}, format::Policy{}, {codes.data(), size});
-    return codes;
+    format::encode_span(*spec.format, {p.data(), size}, format::Policy{}, {stored.codes.data(), size});
+    return stored;
   }
 
   /// Step 8.
   void accumulate(const Matrix<Real>& p, std::int64_t key, const Side& v, Running& running) const {
-    const Side left = stored_p(p, running);
+    const StoredP left = stored_p(p, running);
     for (Eigen::Index r = 0; r < p.rows(); ++r) {
       const Real rescale = running.rescale[static_cast<std::size_t>(r)];
       for (Eigen::Index c = 0; c < running.o.cols(); ++c) running.o(r, c) *= rescale;
@@ -224,10 +244,10 @@ class Head {
     while (start < keys) {
       const std::int64_t left_in_interval = stepped ? (interval - running.pending) * pv_.step() : keys;
       const std::int64_t end = std::min(keys, start + left_in_interval);
-      running.partial.add(left, v, start, end);
+      running.partial.add(left.side, v, start, end);
       running.pending += stepped ? (end - start + pv_.step() - 1) / pv_.step() : 1;
       start = end;
-      if (promotes_every_tile() || (stepped && running.pending == interval)) promote(key, running);
+      if (promotes_every_tile() || (stepped && running.pending == interval)) promote(key, left.row_factor, running);
     }
   }
 
@@ -238,9 +258,15 @@ class Head {
     return pv_.step() == 0 && recipe_.promotion > 0;
   }
 
-  void promote(std::int64_t key, Running& running) const {
+  void promote(std::int64_t key, const std::vector<float>& row_factor, Running& running) const {
     Matrix<Real> partial;
     running.partial.read(partial);
+    if (!row_factor.empty()) {
+      for (Eigen::Index r = 0; r < partial.rows(); ++r) {
+        const auto factor = static_cast<Real>(row_factor[static_cast<std::size_t>(r)]);
+        for (Eigen::Index c = 0; c < partial.cols(); ++c) partial(r, c) *= factor;
+      }
+    }
     const auto& block_scale = operands_.v.row_scale;
     const Real scale = block_scale.empty() ? Real{1} : static_cast<Real>(block_scale[static_cast<std::size_t>(key)]);
     for (Eigen::Index i = 0; i < partial.size(); ++i) running.o.data()[i] += partial.data()[i] * scale;
@@ -248,23 +274,24 @@ class Head {
     running.pending = 0;
   }
 
-  /// Step 9. A row that has seen no key is zero.
+  /// Step 9. A row that has seen no key is zero, and so is one whose every weight underflowed (row_max = before_mask).
   void finish(std::int64_t first, const Running& running, Output& output) const {
     for (Eigen::Index r = 0; r < running.o.rows(); ++r) {
       const auto i = static_cast<std::size_t>(r);
       const auto query = static_cast<std::size_t>(first + r);
-      if (running.max[i] == -std::numeric_limits<Real>::infinity() && running.sum[i] == Real{0}) {
+      if (running.sum[i] == Real{0}) {
         output.lse[query] = -std::numeric_limits<double>::infinity();
         continue;
       }
       // A sum of rounded codes is in units of 1 / p_scale.
       const Real sum = recipe_.row_sum == RowSum::rounded ? running.sum[i] / p_scale_ : running.sum[i];
+      const Real divisor = recipe_.p_normalized ? Real{1} : sum;
       for (Eigen::Index c = 0; c < running.o.cols(); ++c) {
-        Real o = running.o(r, c) / sum * output_factor_[static_cast<std::size_t>(c)];
+        Real o = running.o(r, c) / divisor * output_factor_[static_cast<std::size_t>(c)];
         if (!operands_.v_mean.empty()) o += static_cast<Real>(operands_.v_mean[static_cast<std::size_t>(c)]);
         output.o(first + r, c) = rounded(o_format_, static_cast<double>(o));
       }
-      const double shift = operands_.lse_shift.empty() ? 0.0 : problem_.sm_scale * operands_.lse_shift[query];
+      const double shift = operands_.lse_shift.empty() ? 0.0 : operands_.score_scale * operands_.lse_shift[query];
       output.lse[query] =
           static_cast<double>(running.max[i]) * kLn2 + elementary::log(static_cast<double>(sum)) + shift;
     }
@@ -287,6 +314,10 @@ Output run_recipe(const Problem& problem, const Recipe& recipe, const format::Fo
   const FpEnvironment environment;
   check_shapes(problem);
   validate(recipe);
+  if (recipe.p_normalized && problem.k.rows() > recipe.k_block) {
+    throw Error(ErrorKind::usage, fmt::format("recipe '{}': p_normalized needs all {} keys in one tile (k_block is {})",
+                                              recipe.name, problem.k.rows(), recipe.k_block));
+  }
   const format::Format& o_format = recipe.o_format == nullptr ? input_format : *recipe.o_format;
   if (recipe.softmax == Softmax::f64) return Head<double>(problem, recipe, o_format).run();
   return Head<float>(problem, recipe, o_format).run();

@@ -8,9 +8,9 @@
 
 namespace qattn::attention {
 
-std::int64_t Problem::visible_keys(std::int64_t row) const {
+std::int64_t Problem::visible_keys(std::int64_t row, CausalAlign align) const {
   if (!is_causal) return k.rows();
-  const std::int64_t offset = causal_align == CausalAlign::bottom_right ? k.rows() - q.rows() : 0;
+  const std::int64_t offset = align == CausalAlign::bottom_right ? k.rows() - q.rows() : 0;
   return std::clamp<std::int64_t>(row + 1 + offset, 0, k.rows());
 }
 
@@ -21,6 +21,10 @@ void check_shapes(const Problem& problem) {
   }
   if (q.cols() != k.cols()) {
     throw Error(ErrorKind::input, fmt::format("attention: head_dim of q ({}) and k ({}) differ", q.cols(), k.cols()));
+  }
+  for (const MatrixD& other : problem.group_q) {
+    if (other.rows() == q.rows() && other.cols() == q.cols()) continue;
+    throw Error(ErrorKind::input, "attention: the query heads of a group have different shapes");
   }
   if (k.rows() != v.rows()) {
     throw Error(ErrorKind::input, fmt::format("attention: k has {} tokens and v {}", k.rows(), v.rows()));

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <vector>
 
 #include "tensor/matrix.h"
 
@@ -22,9 +23,14 @@ struct Problem {
   bool is_causal = false;
   CausalAlign causal_align = CausalAlign::top_left;
   std::optional<MatrixD> mask;
+  /// The other query heads that share k and v, [Nq, d] each; read by recipes with query_heads = group alone, and may be
+  /// empty for all others.
+  std::vector<MatrixD> group_q = {};
 
   /// Keys [0, n) are visible to query `row` as far as the causal mask goes; 0 when it sees none.
-  std::int64_t visible_keys(std::int64_t row) const;
+  std::int64_t visible_keys(std::int64_t row) const { return visible_keys(row, causal_align); }
+  /// The same with the diagonal elsewhere.
+  std::int64_t visible_keys(std::int64_t row, CausalAlign align) const;
 };
 
 /// Throws Error(input) when the shapes disagree or are empty.

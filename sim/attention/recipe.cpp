@@ -58,6 +58,19 @@ constexpr std::pair<std::string_view, Rotation> kRotation[] = {{"none", Rotation
                                                                {"hadamard", Rotation::hadamard}};
 constexpr std::pair<std::string_view, Balance> kBalance[] = {{"none", Balance::none},
                                                              {"smoothquant", Balance::smoothquant}};
+constexpr std::pair<std::string_view, ScalePlace> kScalePlace[] = {
+    {"logits", ScalePlace::logits}, {"q", ScalePlace::q}, {"qk", ScalePlace::qk}};
+constexpr std::pair<std::string_view, RowMax> kRowMax[] = {{"after_mask", RowMax::after_mask},
+                                                           {"before_mask", RowMax::before_mask}};
+constexpr std::pair<std::string_view, SecondLevel> kSecondLevel[] = {
+    {"none", SecondLevel::none}, {"tile", SecondLevel::tile}, {"row", SecondLevel::row}};
+constexpr std::pair<std::string_view, TileOrder> kTileOrder[] = {{"ascending", TileOrder::ascending},
+                                                                 {"descending", TileOrder::descending}};
+constexpr std::pair<std::string_view, CausalStart> kCausalStart[] = {
+    {"input", CausalStart::input}, {"top_left", CausalStart::top_left}, {"bottom_right", CausalStart::bottom_right}};
+constexpr std::pair<std::string_view, QueryHeads> kQueryHeads[] = {{"one", QueryHeads::one},
+                                                                   {"group", QueryHeads::group}};
+constexpr std::pair<std::string_view, bool> kDivisor[] = {{"rounded", false}, {"unrounded", true}};
 constexpr std::pair<std::string_view, bool> kBool[] = {{"true", true}, {"false", false}};
 constexpr std::pair<std::string_view, bool> kRounding[] = {{"nearest_even", false}, {"half_away", true}};
 
@@ -79,6 +92,20 @@ double parse_positive(std::string_view key, std::string_view value, std::string_
   const auto number = parse_number<double>(key, value, allowed);
   if (!std::isfinite(number) || number <= 0.0) bad_value(key, value, allowed);
   return number;
+}
+
+/// "auto" is 0.
+double parse_auto(std::string_view key, std::string_view value) {
+  return value == "auto" ? 0.0 : parse_positive(key, value, "auto, or a positive number");
+}
+
+std::string auto_name(double value) { return value == 0.0 ? "auto" : fmt::format("{}", value); }
+
+double parse_threshold(std::string_view value) {
+  constexpr std::string_view allowed = "a number from 0 to 100, in powers of two";
+  const auto threshold = parse_number<double>("rescale_threshold", value, allowed);
+  if (!(threshold >= 0.0 && threshold <= 100.0)) bad_value("rescale_threshold", value, allowed);
+  return threshold;
 }
 
 /// A format, "exact", or a micro-scaled format ("nvfp4", "mxfp4", ...), which brings its groups and scales along.
@@ -224,6 +251,15 @@ constexpr std::string_view kFormats = "exact, fp32, tf32, bf16, fp16, e5m2, e4m3
 constexpr std::string_view kGranularities = "per_tensor, per_channel, per_token, per_block, per_warp, per_thread, 1x16, 1x32";
 constexpr std::string_view kRules = "amax, reciprocal, triton_eps, e8m0_floor, e8m0_ceil, e8m0_nearest";
 
+/// How the scales of an operand are made.
+#define QATTN_RULE_KEYS(o)                                                                                                 \
+  RecipeKey{#o "_scale_rule", kRules, "how a scale of " #o " follows from the largest magnitude",                         \
+            [](Recipe& r, View v) { r.o.scale_rule = parse_named(#o "_scale_rule", v, quant::find_scale_rule).name; },    \
+            [](const Recipe& r) { return r.o.scale_rule; }},                                                              \
+  RecipeKey{#o "_scale_format", "fp32, e4m3, e8m0", "format of the scales of " #o,                                        \
+            [](Recipe& r, View v) { r.o.scale_format = parse_plain_format(#o "_scale_format", v); },                      \
+            [](const Recipe& r) { return std::string(r.o.scale_format->name); }}
+
 /// The keys of one scaled operand, written once for q, k and v.
 #define QATTN_OPERAND_KEYS(o)                                                                                              \
   RecipeKey{#o "_format", kFormats, "format that " #o " is stored in",                                                    \
@@ -232,12 +268,7 @@ constexpr std::string_view kRules = "amax, reciprocal, triton_eps, e8m0_floor, e
   RecipeKey{#o "_granularity", kGranularities, "what shares a scale of " #o,                                              \
             [](Recipe& r, View v) { r.o.granularity = parse_named(#o "_granularity", v, quant::find_granularity); },      \
             [](const Recipe& r) { return std::string(quant::name(r.o.granularity)); }},                                   \
-  RecipeKey{#o "_scale_rule", kRules, "how a scale of " #o " follows from the largest magnitude",                         \
-            [](Recipe& r, View v) { r.o.scale_rule = parse_named(#o "_scale_rule", v, quant::find_scale_rule).name; },    \
-            [](const Recipe& r) { return r.o.scale_rule; }},                                                              \
-  RecipeKey{#o "_scale_format", "fp32, e4m3, e8m0", "format of the scales of " #o,                                        \
-            [](Recipe& r, View v) { r.o.scale_format = parse_plain_format(#o "_scale_format", v); },                      \
-            [](const Recipe& r) { return std::string(r.o.scale_format->name); }},                                         \
+  QATTN_RULE_KEYS(o),                                                                                                      \
   RecipeKey{#o "_global_scale", "true, false", "a second FP32 scale for the whole of " #o,                                \
             [](Recipe& r, View v) { r.o.global_scale = parse_enum<bool>(kBool, #o "_global_scale", v); },                 \
             [](const Recipe& r) { return bool_name(r.o.global_scale); }}
@@ -261,6 +292,14 @@ const RecipeKey kKeys[] = {
    [](const Recipe& r) { return r.description; }},
   {"source", "text", "where it is defined", [](Recipe& r, View v) { r.source = v; },
    [](const Recipe& r) { return r.source; }},
+  {"alias_of", "a recipe's name", "the recipe whose output this one gives under another name",
+   [](Recipe& r, View v) { r.alias_of = v; }, [](const Recipe& r) { return r.alias_of; }},
+  {"scale_place", "logits, q, qk", "what the softmax scale multiplies: the scores, q, or q and k by its square root",
+   [](Recipe& r, View v) { r.scale_place = parse_enum<ScalePlace>(kScalePlace, "scale_place", v); },
+   [](const Recipe& r) { return enum_name<ScalePlace>(kScalePlace, r.scale_place); }},
+  {"query_heads", "one, group", "query heads that share Q's per-tensor scale and SmoothQuant's factors",
+   [](Recipe& r, View v) { r.query_heads = parse_enum<QueryHeads>(kQueryHeads, "query_heads", v); },
+   [](const Recipe& r) { return enum_name<QueryHeads>(kQueryHeads, r.query_heads); }},
   {"rotation", "none, hadamard", "orthogonal rotation of Q and K",
    [](Recipe& r, View v) { r.rotation = parse_enum<Rotation>(kRotation, "rotation", v); },
    [](const Recipe& r) { return enum_name<Rotation>(kRotation, r.rotation); }},
@@ -300,6 +339,9 @@ const RecipeKey kKeys[] = {
   QATTN_OPERAND_KEYS(q),
   QATTN_OPERAND_KEYS(k),
   QATTN_OPERAND_KEYS(v),
+  {"v_range", "auto, or a positive number", "code magnitude that the largest element of v is mapped to (SageAttention2++: 2.25, 4.5, 9)",
+   [](Recipe& r, View v) { r.v.range = static_cast<float>(parse_auto("v_range", v)); },
+   [](const Recipe& r) { return auto_name(static_cast<double>(r.v.range)); }},
   {"v_micro_axis", "tokens, channels", "where V's 1x16 and 1x32 groups lie", set_v_micro_axis,
    [](const Recipe& r) { return std::string(r.v.micro_axis ? "channels" : "tokens"); }},
   {"p_format", kFormats, "format that P is stored in", [](Recipe& r, View v) {
@@ -307,11 +349,20 @@ const RecipeKey kKeys[] = {
      set_format(r.p, quant::Operand::p, "p_format", v);
    },
    [](const Recipe& r) { return format_name(r.p); }},
-  {"p_scale", "auto, or a positive number", "static scale of P (auto: the largest code of its format)",
-   [](Recipe& r, View v) { r.p_scale = v == "auto" ? 0.0 : parse_positive("p_scale", v, "auto, or a positive number"); },
-   [](const Recipe& r) { return r.p_scale == 0.0 ? std::string("auto") : fmt::format("{}", r.p_scale); }},
   {"p_granularity", "static, per_token, 1x16, 1x32", "static scale of P, or one from the values of a tile's row or group",
    set_p_granularity, p_granularity_name},
+  QATTN_RULE_KEYS(p),
+  {"p_divisor", "rounded, unrounded", "P is divided by its scale as stored, or before that is rounded to p_scale_format",
+   [](Recipe& r, View v) { r.p.unrounded_divisor = parse_enum<bool>(kDivisor, "p_divisor", v); },
+   [](const Recipe& r) { return enum_name<bool>(kDivisor, r.p.unrounded_divisor); }},
+  {"p_scale", "auto, or a positive number", "P is multiplied by it (auto: the largest code of its format; 1 with other scales)",
+   [](Recipe& r, View v) { r.p_scale = parse_auto("p_scale", v); }, [](const Recipe& r) { return auto_name(r.p_scale); }},
+  {"p_second_level", "none, tile, row", "second FP32 scale of micro-scaled P, from the largest weight of the tile or of its row",
+   [](Recipe& r, View v) { r.p_second_level = parse_enum<SecondLevel>(kSecondLevel, "p_second_level", v); },
+   [](const Recipe& r) { return enum_name<SecondLevel>(kSecondLevel, r.p_second_level); }},
+  {"p_normalized", "true, false", "P is divided by its row sum before it is stored; all keys in one tile",
+   [](Recipe& r, View v) { r.p_normalized = parse_enum<bool>(kBool, "p_normalized", v); },
+   [](const Recipe& r) { return bool_name(r.p_normalized); }},
   {"rounding", "nearest_even, half_away", "rounding of the integer codes of Q and K",
    [](Recipe& r, View v) { r.round_half_away = parse_enum<bool>(kRounding, "rounding", v); },
    [](const Recipe& r) { return enum_name<bool>(kRounding, r.round_half_away); }},
@@ -337,6 +388,21 @@ const RecipeKey kKeys[] = {
   {"promotion", "tile, never, or steps", "instruction steps after which the partial sum is added to O in f32",
    [](Recipe& r, View v) { r.promotion = parse_promotion(v); },
    [](const Recipe& r) { return promotion_name(r.promotion); }},
+  {"tile_order", "ascending, descending", "order in which tiles of keys are visited",
+   [](Recipe& r, View v) { r.tile_order = parse_enum<TileOrder>(kTileOrder, "tile_order", v); },
+   [](const Recipe& r) { return enum_name<TileOrder>(kTileOrder, r.tile_order); }},
+  {"causal_align", "input, top_left, bottom_right", "diagonal of a causal mask; the reference keeps the dump's",
+   [](Recipe& r, View v) { r.causal_align = parse_enum<CausalStart>(kCausalStart, "causal_align", v); },
+   [](const Recipe& r) { return enum_name<CausalStart>(kCausalStart, r.causal_align); }},
+  {"s_format", "exact, fp16, bf16, ...", "format that scores are rounded to before the softmax",
+   [](Recipe& r, View v) { r.s_format = v == "exact" ? nullptr : parse_plain_format("s_format", v); },
+   [](const Recipe& r) { return r.s_format == nullptr ? std::string("exact") : std::string(r.s_format->name); }},
+  {"row_max", "after_mask, before_mask", "the scores whose maximum is subtracted: visible ones, or all of the tile",
+   [](Recipe& r, View v) { r.row_max = parse_enum<RowMax>(kRowMax, "row_max", v); },
+   [](const Recipe& r) { return enum_name<RowMax>(kRowMax, r.row_max); }},
+  {"rescale_threshold", "0 to 100", "powers of two by which a new row maximum must exceed the running one to replace it",
+   [](Recipe& r, View v) { r.rescale_threshold = parse_threshold(v); },
+   [](const Recipe& r) { return fmt::format("{}", r.rescale_threshold); }},
   {"exp2", "exact, mufu, fa4-poly", "exponential of the softmax",
    [](Recipe& r, View v) { r.exp2 = parse_enum<Exp2>(kExp2, "exp2", v); },
    [](const Recipe& r) { return enum_name<Exp2>(kExp2, r.exp2); }},
@@ -352,6 +418,10 @@ const RecipeKey kKeys[] = {
   {"o_format", "input, fp64, fp32, fp16, bf16", "format that O is rounded to",
    [](Recipe& r, View v) { r.o_format = v == "input" ? nullptr : parse_plain_format("o_format", v); },
    [](const Recipe& r) { return r.o_format == nullptr ? std::string("input") : std::string(r.o_format->name); }},
+  {"exceptions", "REGEX[ heads A:B]; ...", "calls (and heads of them) that run under exception_recipe instead",
+   [](Recipe& r, View v) { r.exceptions = v; }, [](const Recipe& r) { return r.exceptions; }},
+  {"exception_recipe", "a recipe's name", "the recipe of the exceptions; O is rounded to this recipe's o_format",
+   [](Recipe& r, View v) { r.exception_recipe = v; }, [](const Recipe& r) { return r.exception_recipe; }},
   QATTN_SOURCE_KEY(qk, "backward_qk_format", q, "Q and K of the scores that the backward pass computes again"),
   QATTN_PRODUCT_KEY(dv, dv_p, dv_do),
   QATTN_TILE_KEY(dv_p, p, "format of P in dV = P^T dO"),
@@ -386,6 +456,7 @@ const RecipeKey kKeys[] = {
 #undef QATTN_TILE_KEY
 #undef QATTN_SOURCE_KEY
 #undef QATTN_PRODUCT_KEY
+#undef QATTN_RULE_KEYS
 // clang-format on
 
 /// Levenshtein's distance, for "did you mean".
@@ -432,6 +503,18 @@ void validate_groups(const Recipe& recipe) {
   }
 }
 
+void validate_p(const Recipe& recipe) {
+  const bool two_levels = recipe.p.micro_scaled() && recipe.p_second_level != SecondLevel::none;
+  if ((two_levels || recipe.p.row_scaled()) && recipe.promotion != -1) {
+    misfit(recipe, "p_second_level and p_granularity per_token need promotion = tile: P's scale changes with the tile");
+  }
+  if (recipe.p_normalized && recipe.row_sum == RowSum::rounded) {
+    misfit(recipe, "p_normalized needs row_sum = unrounded: P is divided by the sum before it is rounded");
+  }
+  if (!recipe.v.scaled() || recipe.v.range <= quant::quantization_range(*recipe.v.format)) return;
+  misfit(recipe, fmt::format("v_range {} is more than {} holds", recipe.v.range, recipe.v.format->name));
+}
+
 }  // namespace
 
 std::span<const RecipeKey> recipe_keys() { return kKeys; }
@@ -459,17 +542,16 @@ std::vector<std::pair<std::string, std::string>> resolved(const Recipe& recipe) 
 }
 
 double resolved_p_scale(const Recipe& recipe) {
-  if (!recipe.p.scaled() || recipe.p.micro_scaled() || recipe.p.row_scaled()) return 1.0;
+  if (!recipe.p.scaled()) return 1.0;
   if (recipe.p_scale > 0.0) return recipe.p_scale;
+  if (recipe.p.micro_scaled() || recipe.p.row_scaled()) return 1.0;
   return static_cast<double>(quant::quantization_range(*recipe.p.format));
 }
 
 void validate(const Recipe& recipe) {
   validate_groups(recipe);
+  validate_p(recipe);
   if (recipe.correction_format->bits > 32) misfit(recipe, "correction_format must have at most 32 bits");
-  if (recipe.p.row_scaled() && (recipe.accumulator != "exact" || recipe.row_sum == RowSum::rounded)) {
-    misfit(recipe, "p_granularity per_token needs accumulator = exact and row_sum = unrounded");
-  }
   if (recipe.row_sum_format->bits > 32) misfit(recipe, "row_sum_format must have at most 32 bits");
   if (recipe.softmax == Softmax::f64 && recipe.exp2 != Exp2::exact) {
     misfit(recipe, "softmax = f64 has the exact exp2 alone");

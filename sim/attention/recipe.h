@@ -32,6 +32,27 @@ enum class Exp2 : std::uint8_t { exact, mufu, fa4_poly };
 /// Arithmetic of scores, softmax and O outside the matrix products.
 enum class Softmax : std::uint8_t { f32, f64 };
 
+/// What the softmax scale multiplies: the scores (most kernels), Q before it is quantized (SageAttention, equation 4),
+/// or Q and K by its square root each (PyTorch's math backend).
+enum class ScalePlace : std::uint8_t { logits, q, qk };
+
+/// The row maximum is that of the scores that the masks leave (all published kernels), or of all scores of the tile.
+enum class RowMax : std::uint8_t { after_mask, before_mask };
+
+/// The second, FP32 level of the scales of micro-scaled P: none, one for a tile (Attn-QAT), or one for a row of the
+/// tile, from the largest weight that the row has there (SageAttention3).
+enum class SecondLevel : std::uint8_t { none, tile, row };
+
+/// From the first tile of keys to the last, or back (FlashAttention-3).
+enum class TileOrder : std::uint8_t { ascending, descending };
+
+/// The diagonal of a causal mask: where the dump says, or where a kernel puts it whatever the dump says.
+enum class CausalStart : std::uint8_t { input, top_left, bottom_right };
+
+/// Query heads that share the per-tensor scale of Q and SmoothQuant's factors: the head alone, or all that use one K
+/// and V head (FlashAttention-3 takes one descale a KV head).
+enum class QueryHeads : std::uint8_t { one, group };
+
 /// Orthogonal rotation of Q and K (QuaRot, FlashAttention-3) and per-channel balance (SmoothQuant).
 enum class Rotation : std::uint8_t { none, hadamard };
 enum class Balance : std::uint8_t { none, smoothquant };
@@ -43,7 +64,10 @@ struct OperandSpec {
   quant::Granularity granularity = quant::Granularity::per_tensor;
   std::string scale_rule = "amax";                      ///< quant/scale.h
   const format::Format* scale_format = &format::kFP32;  ///< E4M3 for NVFP4, E8M0 for MX
-  bool global_scale = false;                            ///< NVFP4's second, per-tensor FP32 scale
+  bool global_scale = false;                            ///< NVFP4's second FP32 scale, per tensor (of P: per tile)
+  float range = 0;  ///< code magnitude that the largest element is mapped to; 0: the format's largest
+  /// Elements are divided by the scale before it is rounded to its format (SageAttention3's P).
+  bool unrounded_divisor = false;
   /// Where 1x16 and 1x32 groups lie; unset: along the axis that the matrix product sums over.
   std::optional<quant::Axis> micro_axis = std::nullopt;
 
@@ -94,7 +118,10 @@ struct Recipe {
   std::string name;
   std::string description;
   std::string source;
+  std::string alias_of;  ///< a recipe that gives the same output under another name; empty: none
 
+  ScalePlace scale_place = ScalePlace::logits;
+  QueryHeads query_heads = QueryHeads::one;
   Rotation rotation = Rotation::none;
   std::uint64_t rotation_seed = 0;
   Balance balance = Balance::none;
@@ -108,9 +135,14 @@ struct Recipe {
   OperandSpec k;
   OperandSpec v;
   /// P's scale is static (the row max of P is 1, so `p_scale` maps it to the top of the format) unless micro-scaled or
-  /// per_token, one scale for a row of the tile from the row's own largest p.
+  /// per_token, one scale for a row of the tile from the row's own largest p. Those are taken from p * p_scale too
+  /// (2688: SageAttention3's kernel, whose second level is relative to the running maximum).
   OperandSpec p;
-  double p_scale = 0.0;  ///< 0: the largest code of P's format (448, 57344, 127, 7); 1 where P is cast without a scale
+  double p_scale = 0.0;  ///< 0: the largest code of P's format (448, 57344, 127, 7); 1 with other scales, or none
+  SecondLevel p_second_level = SecondLevel::none;
+  /// P is divided by its row sum before it is stored, as softmax() does where it is a step of its own; all keys must
+  /// then lie in one tile.
+  bool p_normalized = false;
 
   bool round_half_away = false;  ///< INT codes of Q and K: half away from zero (released kernels)
   quant::ZeroScale zero_scale = quant::ZeroScale::one;
@@ -129,6 +161,14 @@ struct Recipe {
   /// 0 never (O lives in the tensor core's accumulator), n > 0 every n steps.
   int promotion = -1;
 
+  TileOrder tile_order = TileOrder::ascending;
+  CausalStart causal_align = CausalStart::input;
+  /// Format that scores are rounded to, dequantized and corrected, before the softmax scale; nullptr: none.
+  const format::Format* s_format = nullptr;
+  RowMax row_max = RowMax::after_mask;
+  /// The running maximum is replaced only by one that exceeds it by more than this, in powers of two
+  /// (FlashAttention-4: 8); weights then reach 2^threshold.
+  double rescale_threshold = 0.0;
   Exp2 exp2 = Exp2::exact;
   RowSum row_sum = RowSum::unrounded;
   /// Format that a tile's row sum is added in: FP32 adds one p after the other, a narrower format as the fragments of a
@@ -137,6 +177,11 @@ struct Recipe {
   Softmax softmax = Softmax::f32;
   /// Format that O is rounded to at the end; nullptr: the format of q in the dump.
   const format::Format* o_format = &format::kFP32;
+
+  /// Where another recipe is used, "REGEX[ heads A:B]" separated by ';': calls in whose path the expression is found,
+  /// and of them query heads A to B - 1. The dump's reader applies them (lab/exceptions.h), not the pipeline.
+  std::string exceptions;
+  std::string exception_recipe = "fa2-fp16";
 
   BackwardSpec backward;
 };
@@ -163,7 +208,7 @@ std::vector<std::pair<std::string, std::string>> resolved(const Recipe& recipe);
 /// an accumulator that has no instruction for these formats, ...), naming the recipe and the keys.
 void validate(const Recipe& recipe);
 
-/// The static scale of P that is in force.
+/// What P is multiplied by before it is stored.
 double resolved_p_scale(const Recipe& recipe);
 
 /// What the accumulators rest on: "exact", or the instruction's name with its evidence, e.g.

@@ -3,27 +3,72 @@
 #include <algorithm>
 #include <limits>
 
+#include "format/encode.h"
+
 namespace qattn::attention {
 namespace {
 
 constexpr double kLog2E = 0x1.71547652B82FEp+0;
 
+constexpr format::Policy kToNearest{format::Rounding::nearest_even, format::Overflow::inf_or_nan,
+                                    format::Subnormals::keep};
+
+CausalAlign alignment(const Problem& problem, const Recipe& recipe) {
+  if (recipe.causal_align == CausalStart::input) return problem.causal_align;
+  return recipe.causal_align == CausalStart::top_left ? CausalAlign::top_left : CausalAlign::bottom_right;
+}
+
+/// The accumulator takes what the operand stands for, not its codes.
+bool by_value(const Accumulator& accumulator, const Stored& stored) {
+  return stored.values.size() != 0 && !accumulator.block_scaled();
+}
+
+template <class Real>
+void round_row(const format::Format& format, std::int64_t count, Real* row) {
+  for (std::int64_t j = 0; j < count; ++j) {
+    row[j] = static_cast<Real>(format::decode(format, format::encode(format, row[j], kToNearest)));
+  }
+}
+
 }  // namespace
 
+template <class Real>
+Real largest(const Real* values, std::int64_t count) {
+  constexpr std::int64_t kLanes = 16;  // the order decides nothing
+  Real lanes[kLanes];
+  std::fill_n(lanes, kLanes, -std::numeric_limits<Real>::infinity());
+  std::int64_t j = 0;
+  for (; j + kLanes <= count; j += kLanes) {
+    for (std::int64_t t = 0; t < kLanes; ++t) lanes[t] = lanes[t] < values[j + t] ? values[j + t] : lanes[t];
+  }
+  for (; j < count; ++j) lanes[0] = std::max(lanes[0], values[j]);
+  return *std::max_element(lanes, lanes + kLanes);
+}
+
+template float largest(const float*, std::int64_t);
+template double largest(const double*, std::int64_t);
+
 Side left_tile(const Accumulator& accumulator, const Stored& stored, std::int64_t first, std::int64_t count) {
-  if (stored.coded()) return left_side(accumulator, *stored.format, MatrixCodes(stored.codes.middleRows(first, count)));
-  return left_side(accumulator, MatrixD(stored.values.middleRows(first, count)));
+  if (by_value(accumulator, stored)) return left_side(accumulator, MatrixD(stored.values.middleRows(first, count)));
+  const MatrixCodes codes = stored.codes.middleRows(first, count);
+  if (!accumulator.block_scaled()) return left_side(accumulator, *stored.format, codes);
+  return left_side(accumulator, *stored.format, codes, stored.block_scales.middleRows(first, count));
 }
 
 Side right_tile(const Accumulator& accumulator, const Stored& stored, std::int64_t first, std::int64_t count,
                 bool transpose) {
-  if (stored.coded()) {
-    const MatrixCodes codes = stored.codes.middleRows(first, count);
-    if (!transpose) return right_side(accumulator, *stored.format, codes);
-    return right_side(accumulator, *stored.format, MatrixCodes(codes.transpose()));
+  if (by_value(accumulator, stored)) {
+    const MatrixD values = stored.values.middleRows(first, count);
+    return transpose ? right_side(accumulator, MatrixD(values.transpose())) : right_side(accumulator, values);
   }
-  const MatrixD values = stored.values.middleRows(first, count);
-  return transpose ? right_side(accumulator, MatrixD(values.transpose())) : right_side(accumulator, values);
+  MatrixCodes codes = stored.codes.middleRows(first, count);
+  if (transpose) codes = MatrixCodes(codes.transpose());
+  if (!accumulator.block_scaled()) return right_side(accumulator, *stored.format, codes);
+  const std::int64_t block = accumulator.instruction->block;
+  return right_side(accumulator, *stored.format, codes,
+                    transpose
+                        ? MatrixCodes(stored.block_scales.middleRows(first, count))
+                        : MatrixCodes(stored.block_scales.middleCols(first / block, (count + block - 1) / block)));
 }
 
 template <class Real>
@@ -32,7 +77,8 @@ Scores<Real>::Scores(const Problem& problem, const Recipe& recipe, const Operand
       recipe_(recipe),
       operands_(operands),
       accumulator_(resolve_accumulator(recipe.qk_accumulator, recipe.q, recipe.k)),
-      logit_scale_(static_cast<Real>(problem.sm_scale * kLog2E)) {
+      logit_scale_(static_cast<Real>(operands.score_scale * kLog2E)),
+      align_(alignment(problem, recipe)) {
   const std::int64_t keys = problem.k.rows();
   for (std::int64_t first = 0; first < keys; first += recipe.k_block) {
     const std::int64_t count = std::min<std::int64_t>(recipe.k_block, keys - first);
@@ -46,7 +92,8 @@ Side Scores<Real>::queries(std::int64_t first, std::int64_t rows) const {
 }
 
 template <class Real>
-Matrix<Real> Scores<Real>::logits(std::int64_t first, std::int64_t rows, std::int64_t key, const Side& q) const {
+Matrix<Real> Scores<Real>::logits(std::int64_t first, std::int64_t rows, std::int64_t key, const Side& q,
+                                  std::vector<Real>* unmasked_max) const {
   const std::int64_t keys = std::min<std::int64_t>(recipe_.k_block, problem_.k.rows() - key);
   PartialSum sum(accumulator_, rows, keys);
   sum.add(q, k_tiles_[static_cast<std::size_t>(key / recipe_.k_block)], 0, problem_.q.cols());
@@ -60,9 +107,11 @@ Matrix<Real> Scores<Real>::logits(std::int64_t first, std::int64_t rows, std::in
           operands_.correction.data() + (first / recipe_.q_block) * operands_.correction.cols() + key;
       for (std::int64_t j = 0; j < keys; ++j) row[j] += static_cast<Real>(correction[j]);
     }
+    if (recipe_.s_format != nullptr) round_row(*recipe_.s_format, keys, row);
     for (std::int64_t j = 0; j < keys; ++j) row[j] *= logit_scale_;
+    if (unmasked_max != nullptr) (*unmasked_max)[static_cast<std::size_t>(r)] = largest(row, keys);
     if (problem_.mask) add_mask(first + r, key, keys, row);
-    const std::int64_t visible = std::clamp<std::int64_t>(problem_.visible_keys(first + r) - key, 0, keys);
+    const std::int64_t visible = std::clamp<std::int64_t>(visible_keys(first + r) - key, 0, keys);
     std::fill(row + visible, row + keys, -std::numeric_limits<Real>::infinity());
   }
   return x;

@@ -21,8 +21,11 @@ class Scores {
   Side queries(std::int64_t first, std::int64_t rows) const;
 
   /// [rows, keys of the tile that starts at `key`]: the scores times sm_scale * log2(e), masked; -Inf where a key is
-  /// hidden. `key` is a multiple of k_block.
-  Matrix<Real> logits(std::int64_t first, std::int64_t rows, std::int64_t key, const Side& q) const;
+  /// hidden. `key` is a multiple of k_block. `unmasked_max`, if given, gets each row's largest logit before any mask.
+  Matrix<Real> logits(std::int64_t first, std::int64_t rows, std::int64_t key, const Side& q,
+                      std::vector<Real>* unmasked_max = nullptr) const;
+  /// Keys that query `row` sees as the recipe aligns the causal mask.
+  std::int64_t visible_keys(std::int64_t row) const { return problem_.visible_keys(row, align_); }
 
  private:
   void dequantize_row(std::int64_t query, std::int64_t key, std::int64_t keys, Real* row) const;
@@ -33,14 +36,20 @@ class Scores {
   const Operands& operands_;
   const Accumulator accumulator_;
   const Real logit_scale_;
+  const CausalAlign align_;
   std::vector<Side> k_tiles_;
 };
 
 extern template class Scores<float>;
 extern template class Scores<double>;
 
+/// The largest of `count` values; NaN is left out, and nothing gives -Inf.
+template <class Real>
+Real largest(const Real* values, std::int64_t count);
+
 /// Rows [first, first + count) of a stored operand as one side of a product: the left one, or the right one, transposed
-/// if its rows are not the contraction axis.
+/// if its rows are not the contraction axis. A block-scaled instruction gets the scales along; then `first` of a right
+/// side that is not transposed is a multiple of its blocks.
 Side left_tile(const Accumulator& accumulator, const Stored& stored, std::int64_t first, std::int64_t count);
 Side right_tile(const Accumulator& accumulator, const Stored& stored, std::int64_t first, std::int64_t count,
                 bool transpose);

@@ -371,6 +371,18 @@ const Instruction* find(std::string_view family, std::string_view d_type, const 
   return best;
 }
 
+const Instruction* find_block_scaled(std::string_view family, const Format& a, const Format& b, const Format& scale,
+                                     int block) {
+  const Format& unsigned_scale = &scale == &format::kE4M3 ? format::kUE4M3 : scale;
+  const Instruction* best = nullptr;
+  for (const Instruction& x : table()) {
+    if (x.family != family || x.scale == nullptr || x.block != block || x.d != &format::kFP32) continue;
+    if (x.scale->name != unsigned_scale.name || x.a->name != a.name || x.b->name != b.name) continue;
+    if (best == nullptr || x.k > best->k) best = &x;
+  }
+  return best;
+}
+
 std::string evidence_text(const Instruction& instruction) {
   if (instruction.evidence == Evidence::measured) return "measured here";
   return "from the literature (" + std::string(instruction.source) + ")";

@@ -87,6 +87,12 @@ const Instruction* find_instruction_or_null(std::string_view name);
 const Instruction* find(std::string_view family, std::string_view d_type, const format::Format& a,
                         const format::Format& b, int k = 0);
 
+/// The block-scaled instruction of `family` that multiplies `a` by `b` into f32, with one scale of `scale` (E8M0, or
+/// E4M3, whose codes without a sign are UE4M3's) for each `block` elements of K; of several depths the deepest. nullptr
+/// when there is none.
+const Instruction* find_block_scaled(std::string_view family, const format::Format& a, const format::Format& b,
+                                     const format::Format& scale, int block);
+
 /// "measured here" or "from the literature (<source>)".
 std::string evidence_text(const Instruction& instruction);
 

@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -18,7 +19,7 @@
 
 namespace oracle {
 
-enum class Sum { exact, f32_chain, tensor_core };
+enum class Sum { exact, f32_chain, tensor_core, block_scaled };
 enum class Result { f32, fp22, f16 };
 
 struct Accumulator {
@@ -37,6 +38,9 @@ inline const std::vector<Accumulator>& accumulators() {
       {"f32", Sum::f32_chain},
       {"hopper-wgmma-fp8", Sum::tensor_core, 32, 32, 13, -133, Result::fp22},
       {"ada-fp8", Sum::tensor_core, 32, 16, 13, -132, Result::fp22},
+      {"ada-fp8-to-f16", Sum::tensor_core, 32, 16, 13, -21, Result::f16},
+      // Dot products of 16 are exact; their scales' exponents align them.
+      {"blackwell-fp4", Sum::block_scaled, 64, 64, 35, -139, Result::f32},
       // What FP8 would give if the accumulator had Blackwell's width: the leave-out of "no FP22".
       {"blackwell-fp8", Sum::tensor_core, 32, 32, 25, -133, Result::f32},
       {"hopper-f16", Sum::tensor_core, 16, 16, 25, -133, Result::f32},
@@ -81,24 +85,58 @@ struct Term {
 
 inline int aligned_exponent(double x, int smallest) { return std::max(std::ilogb(x), smallest); }
 
-/// One pass of the adder: the terms, cut and added, rounded to the result's format.
-inline double add_terms(const std::vector<Term>& terms, const Accumulator& how) {
+/// One pass of the adder: the terms, cut and added, rounded to the result's format. Terms that are zero align no other
+/// unless `zeros_align`.
+inline double add_terms(const std::vector<Term>& terms, const Accumulator& how, bool zeros_align = false) {
   int largest = how.floor_exponent;
   for (const Term& t : terms)
-    if (t.value != 0) largest = std::max(largest, t.exponent);
+    if (t.value != 0 || zeros_align) largest = std::max(largest, t.exponent);
   const int unit = largest - how.fraction_bits;
   double sum = 0;  // integers far below 2^53
   for (const Term& t : terms) sum += std::trunc(std::ldexp(t.value, -unit));
   return round_result(std::ldexp(sum, unit), how.result);
 }
 
-/// start + sum of a[i] * b[i]; operands are members of sets whose smallest exponents are given.
-inline double accumulate(const Accumulator& how, double start, const std::vector<double>& a,
-                         const std::vector<double>& b, int smallest_a, int smallest_b) {
+/// One side of a dot product: members of a set, the set's smallest exponent, and the scale that each element's block
+/// has (none: 1), with the smallest exponent of scales.
+struct Factor {
+  std::vector<double> codes;
+  int smallest_exponent = -1100;
+  std::vector<double> block_scales = {};
+  int smallest_scale_exponent = -1100;
+
+  double value(std::size_t i) const { return block_scales.empty() ? codes[i] : codes[i] * block_scales[i]; }
+  Factor part(std::size_t first, std::size_t last) const {
+    const auto cut = [&](const std::vector<double>& all) {
+      if (all.empty()) return all;
+      return std::vector<double>(all.begin() + static_cast<std::ptrdiff_t>(first),
+                                 all.begin() + static_cast<std::ptrdiff_t>(last));
+    };
+    return {cut(codes), smallest_exponent, cut(block_scales), smallest_scale_exponent};
+  }
+};
+
+/// Groups of 16 within one instruction: exact dot products times both scales, aligned by the scales' exponents.
+inline std::vector<Term> scaled_groups(const Factor& a, const Factor& b, std::size_t first, std::size_t last) {
+  std::vector<Term> terms;
+  for (std::size_t g = first; g < last; g += 16) {
+    double dot = 0;
+    for (std::size_t i = g; i < std::min(last, g + 16); ++i) dot += a.codes[i] * b.codes[i];
+    const double sa = a.block_scales[g], sb = b.block_scales[g];
+    terms.push_back({dot * sa * sb, aligned_exponent(sa, a.smallest_scale_exponent) +
+                                        aligned_exponent(sb, b.smallest_scale_exponent)});
+  }
+  return terms;
+}
+
+/// start + sum of a[i] * b[i].
+inline double accumulate(const Accumulator& how, double start, const Factor& left, const Factor& right) {
+  const std::vector<double>&a = left.codes, &b = right.codes;
+  const int smallest_a = left.smallest_exponent, smallest_b = right.smallest_exponent;
   const std::size_t n = a.size();
   if (how.sum == Sum::exact) {
     Wide sum = wide(start);
-    for (std::size_t i = 0; i < n; ++i) sum += wide(a[i]) * wide(b[i]);
+    for (std::size_t i = 0; i < n; ++i) sum += wide(left.value(i)) * wide(right.value(i));
     return static_cast<double>(sum);
   }
   if (how.sum == Sum::f32_chain) {
@@ -111,7 +149,13 @@ inline double accumulate(const Accumulator& how, double start, const std::vector
   for (std::size_t first = 0; first < n; first += static_cast<std::size_t>(how.terms)) {
     std::vector<Term> terms;
     if (sum != 0) terms.push_back({sum, aligned_exponent(sum, smallest_c)});
-    for (std::size_t i = first; i < std::min(n, first + static_cast<std::size_t>(how.terms)); ++i)
+    const std::size_t last = std::min(n, first + static_cast<std::size_t>(how.terms));
+    if (how.sum == Sum::block_scaled) {
+      for (const Term& t : scaled_groups(left, right, first, last)) terms.push_back(t);
+      sum = add_terms(terms, how, true);
+      continue;
+    }
+    for (std::size_t i = first; i < last; ++i)
       if (a[i] * b[i] != 0)
         terms.push_back({a[i] * b[i], aligned_exponent(a[i], smallest_a) + aligned_exponent(b[i], smallest_b)});
     sum = add_terms(terms, how);

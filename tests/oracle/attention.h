@@ -22,15 +22,36 @@ struct Rounder {
   double operator()(double x) const { return f32 ? static_cast<double>(static_cast<float>(x)) : x; }
 };
 
-/// A matrix after quantization: element (r, c) stands for codes(r, c) * scales(r, c).
+/// A matrix after quantization: element (r, c) stands for codes(r, c) * scales(r, c), the scale of a block times what
+/// is left for after the sum.
 struct Quantized {
-  Matrix codes, scales;
+  Matrix codes, scales, block_scales;
+  bool in_blocks = false;
   int smallest_exponent = -1100;
+  int smallest_scale_exponent = -1100;
+
+  Factor row(int r) const { return line(r, 0, codes.columns, true); }
+  /// Rows first .. last - 1 of column c.
+  Factor column(int c, int first, int last) const { return line(c, first, last, false); }
+
+ private:
+  Factor line(int fixed, int first, int last, bool along_row) const {
+    Factor factor{{}, smallest_exponent, {}, smallest_scale_exponent};
+    for (int i = first; i < last; ++i) {
+      const int r = along_row ? fixed : i, c = along_row ? i : fixed;
+      factor.codes.push_back(codes(r, c));
+      if (in_blocks) factor.block_scales.push_back(block_scales(r, c));
+    }
+    return factor;
+  }
 };
+
+enum class Role { query, key, value, weight };
 
 /// The name of the group that an element is in. Per thread: the rows of an m16n8 accumulator that one lane of a warp
 /// holds (SageAttention2, section 3.2).
-inline int group_of(const Options& o, Share share, bool is_query, int row, int column) {
+inline int group_of(const Options& o, Share share, Role role, int row, int column) {
+  const bool is_query = role == Role::query;
   const int block = is_query ? o.q_block : o.k_block;
   const int warp = is_query ? o.q_warp : o.k_warp;
   switch (share) {
@@ -46,28 +67,54 @@ inline int group_of(const Options& o, Share share, bool is_query, int row, int c
       return row;
     case Share::channel:
       return column;
+    case Share::block16:
+    case Share::block32: {
+      const int length = share == Share::block16 ? 16 : 32;
+      return role == Role::value ? row / length * 65536 + column : row * 65536 + column / length;
+    }
   }
   return 0;
 }
 
-inline Quantized quantize(const Options& o, const Matrix& x, const Operand& operand, bool is_query, bool half_away) {
+/// A scale as its own set holds it; `fraction` and `largest` of the elements' set.
+inline double scale_of(const Operand& operand, double largest, const Rounder& round) {
+  const double range = operand.range != 0 ? operand.range : operand.set->largest();
+  switch (operand.scales) {
+    case ScaleSet::f32:
+      return round(largest / range);
+    case ScaleSet::e4m3:
+      return e4m3().nearest(round(largest / range));
+    case ScaleSet::power_of_two:
+      return largest == 0 ? 0 : std::ldexp(1.0, std::ilogb(largest) - std::ilogb(operand.set->largest()));
+  }
+  return 0;
+}
+
+inline Quantized quantize(const Options& o, const Matrix& x, const Operand& operand, Role role, bool half_away) {
   const Rounder round{o.f32};
-  Quantized result{x, Matrix(x.rows, x.columns, 1.0)};
+  const Matrix ones(x.rows, x.columns, 1.0);
+  Quantized result{x, ones, ones};
   if (operand.set == nullptr) return result;
   result.smallest_exponent = operand.set->smallest_exponent;
+  result.in_blocks = operand.in_blocks();
+  if (operand.scales == ScaleSet::e4m3) result.smallest_scale_exponent = e4m3().smallest_exponent;
   std::map<int, double> largest;
   for (int r = 0; r < x.rows; ++r)
     for (int c = 0; c < x.columns; ++c) {
-      double& l = largest[group_of(o, operand.share, is_query, r, c)];
+      double& l = largest[group_of(o, operand.share, role, r, c)];
       l = std::max(l, std::fabs(x(r, c)));
     }
   for (int r = 0; r < x.rows; ++r)
     for (int c = 0; c < x.columns; ++c) {
+      double divisor = 1;
       if (operand.set->scaled) {
-        const double scale = round(largest[group_of(o, operand.share, is_query, r, c)] / operand.set->largest());
-        if (scale > 0) result.scales(r, c) = scale;
+        const double amount = largest[group_of(o, operand.share, role, r, c)];
+        const double scale = scale_of(operand, amount, round);
+        (operand.in_blocks() ? result.block_scales : result.scales)(r, c) = scale > 0 ? scale : 1;
+        divisor = scale > 0 ? scale : 1;
+        if (role == Role::weight && o.p_true_divisor && scale > 0) divisor = round(amount / operand.set->largest());
       }
-      result.codes(r, c) = operand.set->nearest(round(x(r, c) / result.scales(r, c)), half_away);
+      result.codes(r, c) = operand.set->nearest(round(x(r, c) / divisor), half_away);
     }
   return result;
 }
@@ -123,6 +170,8 @@ inline Prepared prepare(const Options& o, const Head& head) {
   Matrix q = head.q, k = head.k, v = head.v;
   p.q_means = Matrix(q.rows, q.columns);
   p.v_means = Matrix(v.rows, v.columns);
+  if (o.scale_in_q)
+    for (double& element : q.elements) element = round(element * round(head.sm_scale));
   if (o.smooth_k) k = difference(k, token_means(k, 0, round), round);
   if (o.smooth_q) {
     p.q_means = token_means(q, o.q_block, round);
@@ -132,28 +181,29 @@ inline Prepared prepare(const Options& o, const Head& head) {
     p.v_means = token_means(v, 0, round);
     v = difference(v, p.v_means, round);
   }
-  p.q = quantize(o, q, o.q, true, o.half_away);
-  p.k = quantize(o, k, o.k, false, o.half_away);
-  p.v = quantize(o, v, o.v, false, false);
+  p.q = quantize(o, q, o.q, Role::query, o.half_away);
+  p.k = quantize(o, k, o.k, Role::key, o.half_away);
+  p.v = quantize(o, v, o.v, Role::value, false);
   p.correcting_k = k;
   if (o.correct_by_codes)
     for (std::size_t i = 0; i < k.elements.size(); ++i)
-      p.correcting_k.elements[i] = round(p.k.codes.elements[i] * p.k.scales.elements[i]);
+      p.correcting_k.elements[i] = round(p.k.codes.elements[i] * p.k.block_scales.elements[i] * p.k.scales.elements[i]);
   return p;
 }
 
 /// The scores of keys 0 .. keys - 1; in tiles, where kernels take powers of two, in units of log 2.
 inline std::vector<double> scores_of_row(const Options& o, const Head& head, const Prepared& p, int row, int keys) {
   const Rounder round{o.f32};
-  const std::vector<double> q = row_of(p.q.codes, row);
+  const Factor q = p.q.row(row);
   const std::vector<double> q_mean = row_of(p.q_means, row);
-  const double score_scale = o.tiled ? round(head.sm_scale * std::numbers::log2e) : head.sm_scale;
+  const double left = o.scale_in_q ? 1.0 : head.sm_scale;
+  const double score_scale = o.tiled ? round(left * std::numbers::log2e) : left;
   std::vector<double> scores;
   for (int j = 0; j < keys; ++j) {
-    const double dot =
-        round(accumulate(o.qk, 0.0, q, row_of(p.k.codes, j), p.q.smallest_exponent, p.k.smallest_exponent));
+    const double dot = round(accumulate(o.qk, 0.0, q, p.k.row(j)));
     double score = round(dot * round(p.q.scales(row, 0) * p.k.scales(j, 0)));
     if (o.smooth_q) score = round(score + round(exact_dot(q_mean, row_of(p.correcting_k, j))));
+    if (o.s != nullptr) score = o.s->nearest(score);
     scores.push_back(round(score * score_scale));
   }
   return scores;
@@ -161,7 +211,7 @@ inline std::vector<double> scores_of_row(const Options& o, const Head& head, con
 
 inline double p_scale_of(const Options& o) {
   if (o.p_scale != 0) return o.p_scale;
-  return o.p != nullptr && o.p->scaled ? o.p->largest() : 1.0;
+  return o.p.set != nullptr && o.p.set->scaled && o.p.share == Share::tensor ? o.p.set->largest() : 1.0;
 }
 
 /// One row of O at a time, keys in tiles.
@@ -171,51 +221,100 @@ struct RunningRow {
   std::vector<double> o;
 };
 
-/// O += P V over one tile, moving to O whenever `promotion` says so. p holds the rounded, scaled P of the tile.
-inline void add_tile(const Options& o, const Prepared& prepared, const std::vector<double>& p, int first_key,
+/// The weights of one row of a tile as they are stored, and what their sums are still to be multiplied with.
+struct StoredWeights {
+  Quantized p;
+  double factor = 1;
+};
+
+inline StoredWeights store_weights(const Options& o, const std::vector<double>& weights) {
+  const Rounder round{o.f32};
+  Matrix row(1, static_cast<int>(weights.size()));
+  double largest = 0;
+  for (std::size_t j = 0; j < weights.size(); ++j) {
+    row(0, static_cast<int>(j)) = round(weights[j] * p_scale_of(o));
+    largest = std::max(largest, row(0, static_cast<int>(j)));
+  }
+  StoredWeights stored;
+  if (o.p_row_level) {
+    stored.factor = round(largest / (e4m3().largest() * o.p.set->largest()));
+    if (stored.factor == 0) stored.factor = 1;
+    for (double& p : row.elements) p = round(p / stored.factor);
+  }
+  if (o.p.set != nullptr && o.p.set->scaled && o.p.share == Share::tensor) {
+    stored.p = quantize(o, row, Operand{}, Role::weight, false);
+    stored.p.smallest_exponent = o.p.set->smallest_exponent;
+    for (double& code : stored.p.codes.elements) code = o.p.set->nearest(code);
+    return stored;
+  }
+  stored.p = quantize(o, row, o.p, Role::weight, false);
+  if (o.p.share == Share::token) stored.factor = stored.p.scales(0, 0);
+  return stored;
+}
+
+/// O += P V over one tile, moving to O whenever `promotion` says so.
+inline void add_tile(const Options& o, const Prepared& prepared, const StoredWeights& p, int first_key,
                      RunningRow& row) {
   const Rounder round{o.f32};
-  const int keys = static_cast<int>(p.size());
-  const int smallest_p = o.p != nullptr ? o.p->smallest_exponent : -1100;
+  const int keys = p.p.codes.columns;
   const int chunk = o.promotion > 0 ? o.promotion * o.pv.instruction_keys : keys;
+  const Factor weights = p.p.row(0);
   for (int c = 0; c < prepared.v.codes.columns; ++c)
     for (int first = 0; first < keys; first += chunk) {
-      std::vector<double> a, b;
-      for (int j = first; j < std::min(keys, first + chunk); ++j) {
-        a.push_back(p[static_cast<std::size_t>(j)]);
-        b.push_back(prepared.v.codes(first_key + j, c));
-      }
+      const int last = std::min(keys, first + chunk);
+      const Factor a = weights.part(static_cast<std::size_t>(first), static_cast<std::size_t>(last));
       double& out = row.o[static_cast<std::size_t>(c)];
       const double start = o.promotion == 0 ? out : 0.0;
-      const double part = round(accumulate(o.pv, start, a, b, smallest_p, prepared.v.smallest_exponent));
-      out = o.promotion == 0 ? part : round(out + part);
+      const double part = round(accumulate(o.pv, start, a, prepared.v.column(c, first_key + first, first_key + last)));
+      out = o.promotion == 0 ? part : round(out + round(part * p.factor));
     }
 }
 
-inline std::vector<double> tiled_row(const Options& o, const Prepared& prepared, const std::vector<double>& scores) {
+/// The first keys of the tiles, in the order in which they are visited.
+inline std::vector<int> tile_starts(const Options& o, int keys) {
+  std::vector<int> starts;
+  for (int first = 0; first < keys; first += o.k_block) starts.push_back(first);
+  if (o.backwards) std::reverse(starts.begin(), starts.end());
+  return starts;
+}
+
+/// `scores` of all keys of the tiles that the row's block visits, of which `visible` are seen.
+inline std::vector<double> tiled_row(const Options& o, const Prepared& prepared, const std::vector<double>& scores,
+                                     int visible) {
   const Rounder round{o.f32};
   RunningRow row;
   row.o.assign(static_cast<std::size_t>(prepared.v.codes.columns), 0.0);
   const int keys = static_cast<int>(scores.size());
-  for (int first = 0; first < keys; first += o.k_block) {
+  for (const int first : tile_starts(o, keys)) {
     const int last = std::min(keys, first + o.k_block);
     const double old_max = row.max;
-    for (int j = first; j < last; ++j) row.max = std::max(row.max, scores[static_cast<std::size_t>(j)]);
+    double new_max = old_max;
+    for (int j = first; j < (o.max_of_hidden ? last : std::min(last, visible)); ++j)
+      new_max = std::max(new_max, scores[static_cast<std::size_t>(j)]);
+    if (round(new_max - old_max) > o.patience) row.max = new_max;
+    if (std::isinf(row.max)) continue;
     const double shrink = round(std::exp2(round(old_max - row.max)));
     row.sum = round(row.sum * shrink);
     for (double& out : row.o) out = round(out * shrink);
-    std::vector<double> p;
+    std::vector<double> weights;
     double tile_sum = 0;
     for (int j = first; j < last; ++j) {
-      const double weight = round(std::exp2(round(scores[static_cast<std::size_t>(j)] - row.max)));
-      const double scaled = round(weight * p_scale_of(o));
-      p.push_back(o.p != nullptr ? o.p->nearest(scaled) : scaled);
-      tile_sum = round(tile_sum + (o.sum_rounded_p ? p.back() : weight));
+      const double score = scores[static_cast<std::size_t>(j)];
+      weights.push_back(j < visible ? round(std::exp2(round(score - row.max))) : 0.0);
+      tile_sum = round(tile_sum + weights.back());
+    }
+    if (o.p_normalized)
+      for (double& w : weights) w = round(w / tile_sum);
+    const StoredWeights stored = store_weights(o, weights);
+    if (o.sum_rounded_p) {
+      tile_sum = 0;
+      for (const double code : stored.p.codes.elements) tile_sum = round(tile_sum + code);
     }
     row.sum = round(row.sum + tile_sum);
-    add_tile(o, prepared, p, first, row);
+    add_tile(o, prepared, stored, first, row);
   }
-  const double sum = o.sum_rounded_p ? round(row.sum / p_scale_of(o)) : row.sum;
+  double sum = o.sum_rounded_p ? round(row.sum / p_scale_of(o)) : row.sum;
+  if (o.p_normalized) sum = 1;
   for (std::size_t c = 0; c < row.o.size(); ++c) {
     const double scale = round(prepared.v.scales(0, static_cast<int>(c)) / p_scale_of(o));
     row.o[c] = round(round(round(row.o[c] / sum) * scale) + prepared.v_means(0, static_cast<int>(c)));
@@ -233,7 +332,7 @@ inline std::vector<double> whole_row(const Options& o, const Prepared& prepared,
     const Wide weight = std::exp(wide(s) - max);
     sum += weight;
     const double scaled = static_cast<double>(weight * p_scale);
-    weights.push_back(o.p != nullptr ? o.p->nearest(scaled) : scaled);
+    weights.push_back(o.p.set != nullptr ? o.p.set->nearest(scaled) : scaled);
   }
   std::vector<double> out;
   for (int c = 0; c < prepared.v.codes.columns; ++c) {
@@ -246,14 +345,23 @@ inline std::vector<double> whole_row(const Options& o, const Prepared& prepared,
   return out;
 }
 
+/// Keys of the tiles that the row's block of queries visits: up to the one that its last row sees.
+inline int keys_of_block(const Options& o, const Head& head, int row) {
+  if (!head.causal) return head.k.rows;
+  const int last_row = std::min(head.q.rows, (row / o.q_block + 1) * o.q_block) - 1;
+  const int seen = std::min(last_row + 1, head.k.rows);
+  return std::min(head.k.rows, (seen + o.k_block - 1) / o.k_block * o.k_block);
+}
+
 /// O [Nq, head_dim].
 inline Matrix attention(const Options& o, const Head& head) {
   const Prepared prepared = prepare(o, head);
   Matrix result(head.q.rows, head.v.columns);
   for (int row = 0; row < head.q.rows; ++row) {
-    const int keys = head.causal ? std::min(row + 1, head.k.rows) : head.k.rows;
+    const int visible = head.causal ? std::min(row + 1, head.k.rows) : head.k.rows;
+    const int keys = o.tiled ? keys_of_block(o, head, row) : visible;
     const std::vector<double> scores = scores_of_row(o, head, prepared, row, keys);
-    const std::vector<double> out = o.tiled ? tiled_row(o, prepared, scores) : whole_row(o, prepared, scores);
+    const std::vector<double> out = o.tiled ? tiled_row(o, prepared, scores, visible) : whole_row(o, prepared, scores);
     for (int c = 0; c < result.columns; ++c) {
       double x = out[static_cast<std::size_t>(c)];
       if (o.round_o_to_f32) x = static_cast<double>(static_cast<float>(x));

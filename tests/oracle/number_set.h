@@ -69,6 +69,11 @@ inline const NumberSet& e5m2() {
   static const NumberSet set = floating_set("e5m2", 2, 15, 0x7C, true);
   return set;
 }
+/// No code is a NaN.
+inline const NumberSet& e2m1() {
+  static const NumberSet set = floating_set("e2m1", 1, 1, 8, true);
+  return set;
+}
 inline const NumberSet& fp16() {
   static const NumberSet set = floating_set("fp16", 10, 15, 0x7C00, false);
   return set;

@@ -11,16 +11,25 @@
 
 namespace oracle {
 
-enum class Share { tensor, block, warp, thread, token, channel };  ///< elements that share a scale
+/// Elements that share a scale; the last two: 16 or 32 along the axis that a product sums over.
+enum class Share { tensor, block, warp, thread, token, channel, block16, block32 };
+enum class ScaleSet { f32, e4m3, power_of_two };  ///< numbers that a scale can be
 
 struct Operand {
   const NumberSet* set = nullptr;  ///< nullptr: kept as it is
   Share share = Share::tensor;
+  ScaleSet scales = ScaleSet::f32;
+  double range = 0;  ///< number that the largest element becomes; 0: the largest of the set
+
+  bool in_blocks() const { return share == Share::block16 || share == Share::block32; }
 };
 
 struct Options {
   Operand q, k, v;
-  const NumberSet* p = nullptr;
+  Operand p;                    ///< P's share is tensor (a fixed scale), token (the row of a tile) or blocks
+  bool p_row_level = false;     ///< blocks of P are taken from p / (largest of the row / largest of blocks)
+  bool p_true_divisor = false;  ///< P is divided by its scale before that is rounded to its own set
+  bool p_normalized = false;    ///< P is divided by the row's sum; needs one tile
   double p_scale = 0;  ///< P is multiplied by this before rounding; 0: the largest number of its set, 1 for FP16
   bool smooth_q = false;
   bool smooth_k = false;
@@ -33,14 +42,19 @@ struct Options {
   bool f32 = false;    ///< scales, scores, softmax and O rounded to FP32 after every operation; else double throughout
   Accumulator qk, pv;
   bool sum_rounded_p = false;
-  int promotion = -1;  ///< instructions after which the sum moves to O: -1 once a tile, 0 never
+  bool scale_in_q = false;       ///< Q is multiplied by the softmax scale, not the scores
+  bool backwards = false;        ///< tiles from the last key to the first
+  bool max_of_hidden = false;    ///< the running maximum includes hidden keys of the tile
+  double patience = 0;           ///< a new maximum counts when it is larger by more than this, in powers of two
+  const NumberSet* s = nullptr;  ///< scores are rounded to it before the softmax scale
+  int promotion = -1;            ///< instructions after which the sum moves to O: -1 once a tile, 0 never
   bool round_o_to_f32 = false;
   bool round_o_to_f16 = false;
 };
 
 inline const NumberSet* find_set(const std::string& name) {
   if (name == "exact") return nullptr;
-  for (const NumberSet* set : {&int4(), &int8(), &e4m3(), &e5m2(), &fp16()})
+  for (const NumberSet* set : {&int4(), &int8(), &e4m3(), &e5m2(), &e2m1(), &fp16()})
     if (set->name == name) return set;
   throw std::runtime_error("no number set is called '" + name + "'");
 }
@@ -54,8 +68,11 @@ inline Share find_share(const std::string& name) {
   throw std::runtime_error("nothing shares a scale per '" + name + "'");
 }
 
-/// "int8/thread", "e4m3/channel", "fp16", "exact".
+/// "int8/thread", "e4m3/channel", "fp16", "exact"; "nvfp4", "mxfp4", "mxfp8".
 inline Operand parse_operand(const std::string& text) {
+  if (text == "nvfp4") return {&e2m1(), Share::block16, ScaleSet::e4m3};
+  if (text == "mxfp4") return {&e2m1(), Share::block32, ScaleSet::power_of_two};
+  if (text == "mxfp8") return {&e4m3(), Share::block32, ScaleSet::power_of_two};
   const std::size_t slash = text.find('/');
   const NumberSet* set = find_set(text.substr(0, slash));
   return {set, slash == std::string::npos ? Share::tensor : find_share(text.substr(slash + 1))};
@@ -66,8 +83,10 @@ inline void set_tiles(Options& o, const std::string& text) {
     o.q_block = 128, o.q_warp = 32, o.k_block = 64, o.k_warp = 64;
   } else if (text == "64x128") {
     o.q_block = 64, o.q_warp = 16, o.k_block = 128, o.k_warp = 128;
+  } else if (text == "128xall") {
+    o.q_block = 128, o.q_warp = 32, o.k_block = 65536, o.k_warp = 64;
   } else {
-    throw std::runtime_error("tiles are 128x64 or 64x128, not '" + text + "'");
+    throw std::runtime_error("tiles are 128x64, 64x128 or 128xall, not '" + text + "'");
   }
 }
 
@@ -84,10 +103,28 @@ inline void choose(Options& o, const std::string& choice) {
     o.q = o.k = parse_operand(value);
   } else if (key == "v") {
     o.v = parse_operand(value);
-    if (o.v.share != Share::tensor && o.v.share != Share::channel)
-      throw std::runtime_error("V is scaled per tensor or per channel");
+    if (o.v.share != Share::tensor && o.v.share != Share::channel && !o.v.in_blocks())
+      throw std::runtime_error("V is scaled per tensor, per channel or in blocks");
   } else if (key == "p") {
-    o.p = find_set(value);
+    o.p = parse_operand(value);
+  } else if (key == "v_range") {
+    o.v.range = std::stod(value);
+  } else if (key == "p_level") {
+    o.p_row_level = value == "row";
+  } else if (key == "p_divisor") {
+    o.p_true_divisor = value == "true";
+  } else if (key == "p_normalized") {
+    o.p_normalized = value == "yes";
+  } else if (key == "scale_in") {
+    o.scale_in_q = value == "q";
+  } else if (key == "order") {
+    o.backwards = value == "backwards";
+  } else if (key == "max_of") {
+    o.max_of_hidden = value == "all";
+  } else if (key == "patience") {
+    o.patience = std::stod(value);
+  } else if (key == "s") {
+    o.s = find_set(value);
   } else if (key == "p_scale") {
     o.p_scale = std::stod(value);
   } else if (key == "smooth") {

@@ -67,6 +67,35 @@ const std::vector<Pair> kPairs{
      "tiling=sm90 pv_format=e4m3 v_granularity=per_channel accumulator=sm90.wgmma promotion=2"},
     {"tiles=64x128 p=e4m3 v=e4m3/channel pv_sum=hopper-wgmma-fp8 promotion=0",
      "tiling=sm90 pv_format=e4m3 v_granularity=per_channel accumulator=sm90.wgmma promotion=never"},
+    // SageAttention2++: ranges of P and V for FP16 sums.
+    {"tiles=128x64 p=e4m3 p_scale=224 v=e4m3/channel v_range=4.5 pv_sum=ada-fp8-to-f16",
+     "tiling=sm89 pv_format=e4m3 p_scale=224 v_granularity=per_channel v_range=4.5 accumulator=sm89.mma.f16"},
+    {"tiles=128x64 p=e4m3 p_scale=448 v=e4m3/channel v_range=2.25 pv_sum=ada-fp8-to-f16 promotion=1",
+     "tiling=sm89 pv_format=e4m3 p_scale=448 v_granularity=per_channel v_range=2.25 accumulator=sm89.mma.f16 "
+     "promotion=1"},
+    // Micro-scaled operands: exact sums, then block-scaled instructions; the second level of P in both its forms.
+    {"tiles=128x64 qk=nvfp4 p=nvfp4 v=nvfp4", "tiling=sm89 qk_format=nvfp4 pv_format=nvfp4"},
+    {"tiles=64x128 smooth=qk qk=nvfp4 p=nvfp4 p_level=row v=nvfp4 qk_sum=blackwell-fp4 pv_sum=blackwell-fp4",
+     "tiling=sm90 smoothing=qk qk_format=nvfp4 pv_format=nvfp4 p_second_level=row qk_accumulator=sm120.mma "
+     "accumulator=sm120.mma"},
+    {"tiles=128x64 qk=nvfp4 p=nvfp4 p_scale=2688 p_divisor=true v=nvfp4 pv_sum=blackwell-fp4 promotion=0",
+     "tiling=sm89 qk_format=nvfp4 pv_format=nvfp4 p_scale=2688 p_divisor=unrounded accumulator=sm100.tcgen05 "
+     "promotion=never"},
+    {"tiles=128x64 qk=mxfp4 p=mxfp4 v=mxfp4 qk_sum=blackwell-fp4 pv_sum=blackwell-fp4",
+     "tiling=sm89 qk_format=mxfp4 pv_format=mxfp4 qk_accumulator=sm120.mma accumulator=sm120.mma"},
+    {"tiles=128x64 qk=mxfp8 v=fp16", "tiling=sm89 qk_format=mxfp8_e4m3 v_format=fp16"},
+    {"tiles=128x64 p=int8/token v=int8/channel",
+     "tiling=sm89 pv_format=int8 p_granularity=per_token v_granularity=per_channel"},
+    // The softmax path.
+    {"tiles=128x64 qk=e4m3/tensor p=e4m3 p_scale=256 v=e4m3/tensor order=backwards pv_sum=hopper-wgmma-fp8 promotion=0",
+     "tiling=sm89 qk_format=e4m3 granularity=per_tensor pv_format=e4m3 p_scale=256 v_granularity=per_tensor "
+     "tile_order=descending accumulator=sm90.wgmma promotion=never"},
+    {"tiles=128x64 p=fp16 v=fp16 patience=1.5", "tiling=sm89 pv_format=fp16 rescale_threshold=1.5"},
+    {"tiles=128x64 p=e4m3 max_of=all", "tiling=sm89 p_format=e4m3 row_max=before_mask"},
+    {"tiles=128xall s=fp16 p=fp16 v=fp16 p_normalized=yes",
+     "q_block=128 k_block=65536 s_format=fp16 pv_format=fp16 p_normalized=true"},
+    {"tiles=128x64 scale_in=q smooth=k qk=int8/block",
+     "tiling=sm89 scale_place=q smoothing=k qk_format=int8 granularity=per_block"},
     {"tiles=128x64 p=fp16 v=fp16 pv_sum=ampere-f16 promotion=0 o=fp16",
      "tiling=sm80 pv_format=fp16 accumulator=sm80.mma promotion=never o_format=fp16"},
 };
