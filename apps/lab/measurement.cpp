@@ -12,25 +12,6 @@ namespace {
 using attention::Output;
 using attention::Recipe;
 
-const format::Format& output_format(const Recipe& recipe, const io::AttentionCall& call) {
-  return recipe.o_format != nullptr ? *recipe.o_format : *call.q_format;
-}
-
-/// Adds o against r; channels that only pad head_dim are left out.
-void absorb(metric::Accuracy& accuracy, const format::Format& format, const MatrixD& o, const MatrixD& r,
-            std::int64_t channels, const metric::Location& origin) {
-  if (format.bits <= 32) {
-    const MatrixF narrow = o.leftCols(channels).cast<float>();
-    accuracy.add(narrow, r.leftCols(channels), origin);
-    return;
-  }
-  for (Eigen::Index row = 0; row < o.rows(); ++row) {
-    for (Eigen::Index column = 0; column < channels; ++column) {
-      accuracy.add(o(row, column), r(row, column), {origin.batch, origin.head, origin.row + row, column});
-    }
-  }
-}
-
 }  // namespace
 
 std::string recipe_key(const Recipe& recipe) {
@@ -95,6 +76,24 @@ metric::Accuracy HeadMeasurement::measure(const Recipe& wanted, const Recipe* re
   return accuracy;
 }
 
+const format::Format& output_format(const Recipe& recipe, const io::AttentionCall& call) {
+  return recipe.o_format != nullptr ? *recipe.o_format : *call.q_format;
+}
+
+void absorb(metric::Accuracy& accuracy, const format::Format& format, const MatrixD& o, const MatrixD& r,
+            std::int64_t channels, const metric::Location& origin) {
+  if (format.bits <= 32) {
+    const MatrixF narrow = o.leftCols(channels).cast<float>();
+    accuracy.add(narrow, r.leftCols(channels), origin);
+    return;
+  }
+  for (Eigen::Index row = 0; row < o.rows(); ++row) {
+    for (Eigen::Index column = 0; column < channels; ++column) {
+      accuracy.add(o(row, column), r(row, column), {origin.batch, origin.head, origin.row + row, column});
+    }
+  }
+}
+
 Json location_json(const std::optional<metric::Location>& where) {
   if (!where) return nullptr;
   return {{"batch", where->batch}, {"head", where->head}, {"row", where->row}, {"column", where->column}};
@@ -108,9 +107,10 @@ Json row_json(const RowIdentity& identity, const metric::Accuracy& a) {
   }
   row.update(identity.labels);
   row["reference"] = identity.reference;
-  row["output"] = "o";
+  row["output"] = identity.output;
   row["cos_sim"] = a.cos_sim();
   row["rel_l1"] = a.rel_l1();
+  row["rel_l2"] = a.rel_l2();
   row["rmse"] = a.rmse();
   row["max_abs"] = a.max_abs();
   row["max_ulp"] = a.max_ulp() ? Json(*a.max_ulp()) : Json();

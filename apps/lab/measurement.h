@@ -66,6 +66,14 @@ class HeadMeasurement {
   std::map<std::pair<std::size_t, std::string>, attention::Output> references_;
 };
 
+/// The format of a recipe's outputs on a call.
+const format::Format& output_format(const attention::Recipe& recipe, const io::AttentionCall& call);
+
+/// Adds o against r, [rows, at least `channels`] each, whose first element lies at `origin`. Channels from `channels`
+/// on, which only pad head_dim, are left out.
+void absorb(metric::Accuracy& accuracy, const format::Format& format, const MatrixD& o, const MatrixD& r,
+            std::int64_t channels, const metric::Location& origin);
+
 /// What a row says besides the metrics.
 struct RowIdentity {
   std::string call;
@@ -75,6 +83,7 @@ struct RowIdentity {
   std::string reference = "float64";
   std::string evidence = {};
   std::string file = {};
+  std::string output = "o";
 };
 
 Json row_json(const RowIdentity& identity, const metric::Accuracy& accuracy);

@@ -8,6 +8,7 @@
 #include <filesystem>
 
 #include "base/error.h"
+#include "lab/backward.h"
 #include "lab/data_folder.h"
 #include "lab/recipe_file.h"
 #include "lab/toml_file.h"
@@ -15,14 +16,12 @@
 namespace qattn::lab {
 namespace {
 
-struct Metric {
-  const char* key;
-  const char* title;
-  int decimals;
-  bool higher_is_better;
-};
-constexpr Metric kMetrics[] = {
-    {"cos_sim", "CosSim", 4, true}, {"rel_l1", "Rel. L1", 4, false}, {"rmse", "RMSE", 5, false}};
+using Metric = TableMetric;
+constexpr Metric kMetrics[] = {{"cos_sim", "CosSim", 4, true},
+                               {"rel_l1", "Rel. L1", 4, false},
+                               {"rel_l2", "Rel. L2", 4, false},
+                               {"rmse", "RMSE", 5, false},
+                               {"mean_relative", "Mean rel. error", -1, false}};
 
 [[noreturn]] void fail(const std::string& where, const std::string& what) {
   throw Error(ErrorKind::usage, where + ": " + what);
@@ -58,15 +57,92 @@ Json figures_of(const toml::table& row, const std::string& file) {
     const bool is_metric = std::any_of(std::begin(kMetrics), std::end(kMetrics),
                                        [&, &name = key](const Metric& metric) { return name == metric.key; });
     if (!is_metric || !number)
-      fail(place(file, *value), fmt::format("'{}' is no figure of cos_sim, rel_l1 or rmse", key));
+      fail(place(file, *value),
+           fmt::format("'{}' is no figure of cos_sim, rel_l1, rel_l2, rmse or mean_relative", key));
     figures[key] = *number;
   }
   return figures;
 }
 
+const toml::table* subtable(const toml::table& table, std::string_view key, const std::string& file) {
+  const toml::node* node = table.get(key);
+  if (node != nullptr && !node->is_table()) fail(place(file, *node), fmt::format("'{}' is to be a table", key));
+  return node == nullptr ? nullptr : node->as_table();
+}
+
+SynthValues values_of(const toml::table& table, const std::string& file) {
+  SynthValues values;
+  const toml::table* given = subtable(table, "values", file);
+  if (given == nullptr) return values;
+  for (const auto& [key, node] : in_file_order(*given)) {
+    const auto number = node->value<double>();
+    if (!number) fail(place(file, *node), fmt::format("'{}' is to be a number", key));
+    values.emplace(key, *number);
+  }
+  return values;
+}
+
+std::int64_t count_of(const toml::table& table, std::string_view key, std::int64_t standard, const std::string& file) {
+  const toml::node* node = table.get(key);
+  if (node == nullptr) return standard;
+  if (!node->is_integer() || node->as_integer()->get() < 0) {
+    fail(place(file, *node), fmt::format("'{}' is to be a number from 0 on", key));
+  }
+  return node->as_integer()->get();
+}
+
+std::optional<ProductRow> product_of(const toml::table& row, const std::string& file) {
+  const toml::table* product = subtable(row, "product", file);
+  if (product == nullptr) return std::nullopt;
+  reject_unknown_keys(*product, {"instruction", "k", "promotion"}, file);
+  return ProductRow{require_string(*product, "instruction", file), count_of(*product, "k", 4096, file),
+                    count_of(*product, "promotion", 0, file)};
+}
+
+std::optional<SyntheticTensors> synthetic_of(const toml::table& table, const std::string& file) {
+  const toml::table* given = subtable(table, "synthetic", file);
+  if (given == nullptr) return std::nullopt;
+  reject_unknown_keys(*given,
+                      {"distribution", "values", "first_seed", "seeds", "heads", "tokens", "queries", "head_dim",
+                       "dtype", "causal", "chosen", "decimals", "digits"},
+                      file);
+  SyntheticTensors tensors;
+  tensors.first_seed = count_of(*given, "first_seed", tensors.first_seed, file);
+  tensors.seeds = count_of(*given, "seeds", tensors.seeds, file);
+  tensors.heads = count_of(*given, "heads", tensors.heads, file);
+  tensors.tokens = count_of(*given, "tokens", tensors.tokens, file);
+  tensors.queries = count_of(*given, "queries", tensors.queries, file);
+  tensors.head_dim = count_of(*given, "head_dim", tensors.head_dim, file);
+  tensors.decimals = static_cast<int>(count_of(*given, "decimals", 0, file));
+  tensors.digits = static_cast<int>(count_of(*given, "digits", 0, file));
+  tensors.is_causal = given->contains("causal") && given->get("causal")->value_or(false);
+  tensors.chosen = require_string(*given, "chosen", file);
+  tensors.values = values_of(*given, file);
+  if (tensors.seeds < 1 || tensors.heads < 1 || tensors.tokens < 1 || tensors.head_dim < 1) {
+    fail(place(file, *given), "seeds, heads, tokens and head_dim are at least 1");
+  }
+  try {
+    if (given->contains("dtype")) tensors.format = &format::find(require_string(*given, "dtype", file));
+    if (!given->contains("distribution")) return tensors;
+    tensors.distribution = &find_distribution(require_string(*given, "distribution", file));
+    resolve_values(*tensors.distribution, tensors.values);
+  } catch (const Error& e) {
+    fail(place(file, *given), e.what());
+  }
+  return tensors;
+}
+
 PaperRow load_row(const toml::table& table, const toml::table& row, const std::string& file) {
-  reject_unknown_keys(row, {"label", "recipe", "set", "paper"}, file);
+  reject_unknown_keys(row, {"label", "recipe", "set", "paper", "output", "values", "why", "product"}, file);
   PaperRow result{require_string(row, "label", file), std::nullopt, figures_of(row, file)};
+  if (row.contains("output")) result.output = require_string(row, "output", file);
+  if (std::find(kOutputs.begin(), kOutputs.end(), result.output) == kOutputs.end()) {
+    fail(place(file, *row.get("output")), "'output' is to be o, dq, dk or dv");
+  }
+  if (row.contains("why")) result.why = require_string(row, "why", file);
+  result.values = values_of(row, file);
+  result.product = product_of(row, file);
+  if (result.product) return result;
   const toml::table& owner = row.contains("recipe") ? row : table;
   const char* key = row.contains("recipe") ? "recipe" : "base";
   if (!owner.contains(key)) return result;
@@ -94,16 +170,24 @@ std::vector<Json> our_figures(const PaperTable& table, const RunResult* result) 
     const auto value = [&](const metric::MetricSummary& m) {
       return table.statistic == "worst" ? m.worst() : m.average();
     };
-    ours.push_back(
-        {{"cos_sim", value(summary.cos_sim)}, {"rel_l1", value(summary.rel_l1)}, {"rmse", value(summary.rmse)}});
+    ours.push_back({{"cos_sim", value(summary.cos_sim)},
+                    {"rel_l1", value(summary.rel_l1)},
+                    {"rel_l2", value(summary.rel_l2)},
+                    {"rmse", value(summary.rmse)}});
   }
   return ours;
+}
+
+bool prints(const PaperTable& table, const std::string& metric) {
+  return std::any_of(table.rows.begin(), table.rows.end(),
+                     [&](const PaperRow& row) { return row.paper.contains(metric); });
 }
 
 Table comparison(const PaperTable& table, const std::vector<Json>& ours) {
   Table out{table.title, {{"row", ""}}, {}};
   for (const Metric& metric : kMetrics) {
     const std::string key = metric.key;
+    if (!prints(table, key)) continue;
     out.columns.push_back({"paper." + key, std::string(metric.title) + " (paper*)", metric.decimals});
     out.columns.push_back({"ours." + key, "ours", metric.decimals});
   }
@@ -116,56 +200,6 @@ Table comparison(const PaperTable& table, const std::vector<Json>& ours) {
                         {"ours", ours[i]}});
   }
   return out;
-}
-
-/// How many of the paper's orderings hold, metric by metric.
-Table ordering_table(const std::vector<Ordering>& all) {
-  Table out{"Orderings of the paper on these tensors", {{"metric", "metric"}, {"hold", "hold"}, {"of", "of"}}, {}};
-  for (const Metric& metric : kMetrics) {
-    const auto of_metric = [&](const Ordering& o) { return o.metric == metric.key; };
-    const auto holding = [&](const Ordering& o) { return of_metric(o) && o.holds; };
-    out.rows.push_back({{"metric", metric.title},
-                        {"hold", std::count_if(all.begin(), all.end(), holding)},
-                        {"of", std::count_if(all.begin(), all.end(), of_metric)}});
-  }
-  return out;
-}
-
-/// The orderings that do not hold, both sides' figures.
-Table broken_table(const PaperTable& table, const std::vector<Json>& ours, const std::vector<Ordering>& all) {
-  Table out{"Orderings that these tensors break",
-            {{"metric", "metric"},
-             {"better", "better in the paper"},
-             {"worse", "than"},
-             {"paper_better", "paper*"},
-             {"paper_worse", "paper*"},
-             {"our_better", "ours"},
-             {"our_worse", "ours"}},
-            {}};
-  for (const Ordering& o : all) {
-    if (o.holds) continue;
-    const auto metric = std::find_if(std::begin(kMetrics), std::end(kMetrics),
-                                     [&](const Metric& m) { return o.metric == m.key; });
-    out.rows.push_back({{"metric", metric->title},
-                        {"better", table.rows[o.better].label},
-                        {"worse", table.rows[o.worse].label},
-                        {"paper_better", find(table.rows[o.better].paper, o.metric)},
-                        {"paper_worse", find(table.rows[o.worse].paper, o.metric)},
-                        {"our_better", find(ours[o.better], o.metric)},
-                        {"our_worse", find(ours[o.worse], o.metric)}});
-  }
-  return out;
-}
-
-Json orderings_json(const PaperTable& table, const std::vector<Ordering>& all) {
-  Json list = Json::array();
-  for (const Ordering& o : all) {
-    list.push_back({{"metric", o.metric},
-                    {"better", table.rows[o.better].label},
-                    {"worse", table.rows[o.worse].label},
-                    {"holds", o.holds}});
-  }
-  return list;
 }
 
 std::string our_tensors(const DumpSet& dumps) {
@@ -208,10 +242,13 @@ std::vector<Json> paper_only_rows(const PaperTable& table) {
 
 }  // namespace
 
+std::span<const TableMetric> table_metrics() { return kMetrics; }
+
 PaperTable load_paper_table(std::string_view id) {
   const std::string file = data_file("papers", id, "table");
   const toml::table parsed = parse_toml(file);
-  reject_unknown_keys(parsed, {"title", "source", "tensors", "note", "statistic", "base", "set", "row"}, file);
+  reject_unknown_keys(parsed, {"title", "source", "tensors", "note", "statistic", "base", "set", "synthetic", "row"},
+                      file);
   PaperTable table;
   table.id = std::filesystem::path(file).stem().string();
   table.title = require_string(parsed, "title", file);
@@ -222,9 +259,16 @@ PaperTable load_paper_table(std::string_view id) {
   if (table.statistic != "average" && table.statistic != "worst") {
     fail(place(file, *parsed.get("statistic")), "'statistic' is to be average or worst");
   }
+  table.synthetic = synthetic_of(parsed, file);
   const toml::node* rows = parsed.get("row");
   if (rows == nullptr || !rows->is_array_of_tables()) fail(file, "a table needs [[row]] entries");
-  for (const toml::node& row : *rows->as_array()) table.rows.push_back(load_row(parsed, *row.as_table(), file));
+  for (const toml::node& row : *rows->as_array()) {
+    PaperRow loaded = load_row(parsed, *row.as_table(), file);
+    const bool is_known = std::any_of(table.rows.begin(), table.rows.end(),
+                                      [&](const PaperRow& other) { return other.label == loaded.label; });
+    if (is_known) fail(place(file, row), fmt::format("a second row is called '{}'", loaded.label));
+    table.rows.push_back(std::move(loaded));
+  }
   return table;
 }
 
@@ -249,6 +293,7 @@ std::vector<Ordering> orderings(const PaperTable& table, const std::vector<Json>
       for (std::size_t j = 0; j < table.rows.size(); ++j) {
         const Json &paper_i = find(table.rows[i].paper, metric.key), &paper_j = find(table.rows[j].paper, metric.key);
         const Json &our_i = find(ours[i], metric.key), &our_j = find(ours[j], metric.key);
+        if (table.rows[i].output != table.rows[j].output) continue;
         if (paper_i.is_null() || paper_j.is_null() || our_i.is_null() || our_j.is_null()) continue;
         const auto better = [&](const Json& a, const Json& b) {
           return metric.higher_is_better ? a.get<double>() > b.get<double>() : a.get<double>() < b.get<double>();
@@ -258,6 +303,55 @@ std::vector<Ordering> orderings(const PaperTable& table, const std::vector<Json>
     }
   }
   return all;
+}
+
+Table ordering_table(const std::vector<Ordering>& all) {
+  Table out{"Orderings of the paper on these tensors", {{"metric", "metric"}, {"hold", "hold"}, {"of", "of"}}, {}};
+  for (const Metric& metric : kMetrics) {
+    const auto of_metric = [&](const Ordering& o) { return o.metric == metric.key; };
+    if (std::none_of(all.begin(), all.end(), of_metric)) continue;
+    const auto holding = [&](const Ordering& o) { return of_metric(o) && o.holds; };
+    out.rows.push_back({{"metric", metric.title},
+                        {"hold", std::count_if(all.begin(), all.end(), holding)},
+                        {"of", std::count_if(all.begin(), all.end(), of_metric)}});
+  }
+  return out;
+}
+
+Table broken_table(const PaperTable& table, const std::vector<Json>& ours, const std::vector<Ordering>& all) {
+  Table out{"Orderings that these tensors break",
+            {{"metric", "metric"},
+             {"better", "better in the paper"},
+             {"worse", "than"},
+             {"paper_better", "paper*"},
+             {"paper_worse", "paper*"},
+             {"our_better", "ours"},
+             {"our_worse", "ours"}},
+            {}};
+  for (const Ordering& o : all) {
+    if (o.holds) continue;
+    const auto metric =
+        std::find_if(std::begin(kMetrics), std::end(kMetrics), [&](const Metric& m) { return o.metric == m.key; });
+    out.rows.push_back({{"metric", metric->title},
+                        {"better", table.rows[o.better].label},
+                        {"worse", table.rows[o.worse].label},
+                        {"paper_better", find(table.rows[o.better].paper, o.metric)},
+                        {"paper_worse", find(table.rows[o.worse].paper, o.metric)},
+                        {"our_better", find(ours[o.better], o.metric)},
+                        {"our_worse", find(ours[o.worse], o.metric)}});
+  }
+  return out;
+}
+
+Json orderings_json(const PaperTable& table, const std::vector<Ordering>& all) {
+  Json list = Json::array();
+  for (const Ordering& o : all) {
+    list.push_back({{"metric", o.metric},
+                    {"better", table.rows[o.better].label},
+                    {"worse", table.rows[o.worse].label},
+                    {"holds", o.holds}});
+  }
+  return list;
 }
 
 Report compare(const PaperTable& table, const DumpSet* dumps, const RunResult* result) {

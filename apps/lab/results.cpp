@@ -21,7 +21,8 @@ const std::string& digest_of(const Results& results, const ResultCall& call) {
 }
 
 std::string cell_text(const Results& results, const CellId& id) {
-  return fmt::format("{}, batch {}, head {}, {}", results.calls[id.call].label, id.batch, id.head,
+  const std::string output = id.output == 0 ? "" : fmt::format("{} of ", kOutputs[id.output]);
+  return fmt::format("{}, batch {}, head {}, {}{}", results.calls[id.call].label, id.batch, id.head, output,
                      results.recipes[id.recipe].name);
 }
 
@@ -91,17 +92,19 @@ void take_lists(Results& into, const Results& from) {
 class CallRows {
  public:
   CallRows(const Results& results, std::size_t call, RunResult& out) : results_(results), call_(call), out_(out) {
-    whole_.resize(results.recipes.size());
+    whole_.resize(out.summaries.size());
   }
 
   void add(const CellId& id, const Cell& cell) {
     const metric::Accuracy accuracy = accuracy_of(cell);
-    out_.rows.push_back(row(id.recipe, std::pair(id.batch, id.head), accuracy));
+    const std::size_t place = id.recipe * out_.outputs + id.output;
+    out_.rows.push_back(row(place, std::pair(id.batch, id.head), accuracy));
     if (accuracy.first_bad()) {
       out_.bad.push_back({results_.calls[call_].label, id.batch, id.head, results_.recipes[id.recipe].name,
-                          accuracy.nan_count(), accuracy.inf_count(), *accuracy.first_bad(), cell.bad_input});
+                          std::string(kOutputs[id.output]), accuracy.nan_count(), accuracy.inf_count(),
+                          *accuracy.first_bad(), cell.bad_input});
     }
-    std::optional<metric::Accuracy>& whole = whole_[id.recipe];
+    std::optional<metric::Accuracy>& whole = whole_[place];
     if (whole) {
       whole->merge(accuracy);
     } else {
@@ -110,19 +113,22 @@ class CallRows {
   }
 
   void finish() {
-    for (std::size_t recipe = 0; recipe < whole_.size(); ++recipe) {
-      if (!whole_[recipe]) continue;
-      out_.rows.push_back(row(recipe, std::nullopt, *whole_[recipe]));
-      out_.summaries[recipe].add(*whole_[recipe], results_.calls[call_].label);
+    for (std::size_t place = 0; place < whole_.size(); ++place) {
+      if (!whole_[place]) continue;
+      out_.rows.push_back(row(place, std::nullopt, *whole_[place]));
+      out_.summaries[place].add(*whole_[place], results_.calls[call_].label);
     }
   }
 
  private:
-  Json row(std::size_t recipe, std::optional<std::pair<std::int64_t, std::int64_t>> batch_and_head,
+  /// `place` is the recipe's place times the number of outputs, plus the output's.
+  Json row(std::size_t place, std::optional<std::pair<std::int64_t, std::int64_t>> batch_and_head,
            const metric::Accuracy& accuracy) const {
+    const std::size_t recipe = place / out_.outputs;
     RowIdentity identity{results_.calls[call_].path, batch_and_head, results_.recipes[recipe].name};
     identity.evidence = results_.recipes[recipe].evidence;
     identity.file = results_.inputs[results_.calls[call_].input].file;
+    identity.output = kOutputs[place % out_.outputs];
     return row_json(identity, accuracy);
   }
 
@@ -134,8 +140,10 @@ class CallRows {
 
 }  // namespace
 
-Results planned_results(const DumpSet& dumps, std::span<const Trial> trials) {
+Results planned_results(const DumpSet& dumps, std::span<const Trial> trials,
+                        std::optional<std::uint64_t> upstream_seed) {
   Results results;
+  results.upstream_seed = upstream_seed;
   for (const std::string& file : dumps.files()) {
     results.inputs.push_back({file, std::filesystem::file_size(file), io::sha256_file(file)});
   }
@@ -155,11 +163,12 @@ std::string configuration_hash(const Results& results, std::span<const CellId> c
   for (const ResultRecipe& recipe : results.recipes) {
     lines.insert("recipe " + to_json(Json{recipe.name, recipe.keys}) + "\n");
   }
+  if (results.upstream_seed) lines.insert(fmt::format("upstream seed {}\n", *results.upstream_seed));
   for (const CellId& id : cells) {
     const ResultCall& call = results.calls[id.call];
-    lines.insert(
-        "cell " +
-        to_json(Json{digest_of(results, call), call.path, id.batch, id.head, results.recipes[id.recipe].name}) + "\n");
+    Json cell = {digest_of(results, call), call.path, id.batch, id.head, results.recipes[id.recipe].name};
+    if (results.upstream_seed) cell.push_back(kOutputs[id.output]);
+    lines.insert("cell " + to_json(cell) + "\n");
   }
   std::string text;
   for (const std::string& line : lines) text += line;
@@ -187,7 +196,8 @@ metric::Accuracy accuracy_of(const Cell& cell) {
 
 RunResult rows_of(const Results& results) {
   RunResult out;
-  out.summaries.resize(results.recipes.size());
+  out.outputs = results.upstream_seed ? kOutputs.size() : 1;
+  out.summaries.resize(results.recipes.size() * out.outputs);
   for (auto cell = results.cells.begin(); cell != results.cells.end();) {
     const std::size_t call = cell->first.call;
     CallRows rows(results, call, out);
@@ -213,7 +223,7 @@ void take_cells(Results& into, const Results& from) {
   const std::size_t first_source = into.sources.size();
   into.sources.insert(into.sources.end(), from.sources.begin(), from.sources.end());
   for (const auto& [id, cell] : from.cells) {
-    const CellId here = {calls[id.call], id.batch, id.head, recipes[id.recipe]};
+    const CellId here = {calls[id.call], id.batch, id.head, recipes[id.recipe], id.output};
     if (here.call == kNone || here.recipe == kNone) continue;
     const auto [entry, is_new] = into.cells.try_emplace(here, cell);
     if (is_new) {
@@ -226,6 +236,9 @@ void take_cells(Results& into, const Results& from) {
 
 Results merge_results(const Results& a, const Results& b) {
   check_builds(a, b);
+  if (a.upstream_seed != b.upstream_seed) {
+    throw Error(ErrorKind::input, "the one holds gradients that the other does not, or of other upstream gradients");
+  }
   Results merged = a;
   take_lists(merged, b);
   take_cells(merged, b);

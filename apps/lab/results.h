@@ -4,12 +4,14 @@
 #include <compare>
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
+#include "lab/backward.h"
 #include "lab/dump_set.h"
 #include "lab/measurement.h"
 #include "lab/report.h"
@@ -40,11 +42,13 @@ struct ResultRecipe {
   bool operator==(const ResultRecipe&) const = default;
 };
 
-/// One (call, batch, head) under one recipe; ordered as rows are. Indices into the Results' lists.
+/// One output of one (call, batch, head) under one recipe; ordered as rows are. Indices into the Results' lists and
+/// into kOutputs; the head of dk and dv is a key/value head.
 struct CellId {
   std::size_t call = 0;
   std::int64_t batch = 0, head = 0;
   std::size_t recipe = 0;
+  std::size_t output = 0;
   auto operator<=>(const CellId&) const = default;
 };
 
@@ -59,15 +63,18 @@ struct Results {
   std::vector<ResultInput> inputs;
   std::vector<ResultCall> calls;
   std::vector<ResultRecipe> recipes;
+  /// Set where gradients are measured too: the seed of the upstream gradients of calls without `do`.
+  std::optional<std::uint64_t> upstream_seed;
   std::vector<Json> sources;  ///< one object a run: tool, version, commit, compiler, SIMD target, threads, ...
   std::map<CellId, Cell> cells;
 };
 
 /// Inputs (their digests included), calls and recipes of a sweep that is to come; no cells.
-Results planned_results(const DumpSet& dumps, std::span<const Trial> trials);
+Results planned_results(const DumpSet& dumps, std::span<const Trial> trials,
+                        std::optional<std::uint64_t> upstream_seed = std::nullopt);
 
-/// SHA-256 over the resolved recipes and over which (input, call, batch, head, recipe) are measured, inputs by their
-/// digests. The order of recipes, the names of files, threads and the machine do not enter.
+/// SHA-256 over the resolved recipes, the upstream seed and over which (input, call, batch, head, recipe, output) are
+/// measured, inputs by their digests. The order of recipes, the names of files, threads and the machine do not enter.
 std::string configuration_hash(const Results& results, std::span<const CellId> cells);
 
 /// Every cell's id.
@@ -77,16 +84,16 @@ Cell make_cell(std::size_t source, const metric::Accuracy& accuracy, std::string
 /// Throws Error(input) when the bytes are damaged.
 metric::Accuracy accuracy_of(const Cell& cell);
 
-/// Rows, summaries (one a recipe) and outputs that are not finite, as run_trials() gives them; a whole call's row
-/// merges the cells that are there.
+/// Rows, summaries (one a recipe and output) and outputs that are not finite, as run_trials() gives them; a whole
+/// call's row merges the cells that are there.
 RunResult rows_of(const Results& results);
 
 /// The recipes as trials that summary_rows() can name.
 std::vector<Trial> named_trials(const Results& results);
 
 /// All cells of both. Inputs are the same when their digests are, recipes when their names are. Throws Error(input)
-/// when a recipe of one name has other keys, when builds of different version or commit measured them, or when a cell
-/// that both have differs.
+/// when a recipe of one name has other keys, when upstream seeds differ, when builds of different version or commit
+/// measured them, or when a cell that both have differs.
 Results merge_results(const Results& a, const Results& b);
 
 /// For every cell of `from` whose input, call and recipe `into` has too: the cell under `into`'s indices. `into`

@@ -1,20 +1,22 @@
-// The layout. Root attributes: schema, configuration_hash, cells (their number), rows (their number).
+// The layout. Root attributes: schema, configuration_hash, cells (their number), rows (their number); upstream_seed
+// where gradients were measured too.
 //
 // inputs/N, calls/N, recipes/N, sources/N are groups with attributes alone: an input's file, bytes and sha256; a
 // call's path, label and input (a number N); a recipe's name, evidence and every resolved key; a source's (one run of
 // the program) version, commit, compiler, simd, threads, seed, ...
 //
-// rows/<column> has one element a row: call and recipe are numbers N, batch and head are -1 in the row over a whole
-// call; the metrics are float64 (NaN: no value), max_ulp uint64 (all ones: no value), locations int64 (-1: none). The
-// rows come in the order of `qattn sweep --json`.
+// rows/<column> has one element a row: call and recipe are numbers N, output a place in o, dq, dk, dv, batch and head
+// are -1 in the row over a whole call; the metrics are float64 (NaN: no value), max_ulp uint64 (all ones: no value),
+// locations int64 (-1: none). The rows come in the order of `qattn sweep --json`.
 //
-// cells/<call batch head recipe source> say which cell is which; cells/state holds, one after the other and each up to
-// its cells/state_end, the exact accumulators from which every row can be made again, also after merging.
+// cells/<call batch head recipe output source> say which cell is which; cells/state holds, one after the other and each
+// up to its cells/state_end, the exact accumulators from which every row can be made again, also after merging.
 #include "lab/results_file.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <charconv>
 #include <filesystem>
 #include <limits>
 #include <map>
@@ -97,13 +99,14 @@ void write_codes(io::Hdf5Writer& file, const std::string& name, std::size_t elem
 }
 
 void write_cells(io::Hdf5Writer& file, const Results& results) {
-  std::vector<std::int64_t> call, batch, head, recipe, source, state_end;
+  std::vector<std::int64_t> call, batch, head, recipe, output, source, state_end;
   std::string states;
   for (const auto& [id, cell] : results.cells) {
     call.push_back(static_cast<std::int64_t>(id.call));
     batch.push_back(id.batch);
     head.push_back(id.head);
     recipe.push_back(static_cast<std::int64_t>(id.recipe));
+    output.push_back(static_cast<std::int64_t>(id.output));
     source.push_back(static_cast<std::int64_t>(cell.source));
     ByteWriter bytes;
     bytes.put_text(cell.accuracy);
@@ -112,14 +115,14 @@ void write_cells(io::Hdf5Writer& file, const Results& results) {
     state_end.push_back(static_cast<std::int64_t>(states.size()));
   }
   const std::pair<const char*, const std::vector<std::int64_t>*> columns[] = {
-      {"call", &call},     {"batch", &batch},   {"head", &head},
-      {"recipe", &recipe}, {"source", &source}, {"state_end", &state_end}};
+      {"call", &call},     {"batch", &batch},   {"head", &head},          {"recipe", &recipe},
+      {"output", &output}, {"source", &source}, {"state_end", &state_end}};
   for (const auto& [name, values] : columns) file.write_integers(fmt::format("cells/{}", name), *values);
   write_codes(file, "cells/state", 1, std::as_bytes(std::span(states)));
 }
 
 /// The columns of rows/ that are plain numbers in a row's JSON.
-constexpr const char* kMetrics[] = {"cos_sim", "rel_l1", "rmse", "max_abs", "p50", "p90", "p99", "p999"};
+constexpr const char* kMetrics[] = {"cos_sim", "rel_l1", "rel_l2", "rmse", "max_abs", "p50", "p90", "p99", "p999"};
 constexpr const char* kCounts[] = {"elements", "nan_count", "inf_count", "bad_reference_count"};
 constexpr const char* kLocations[] = {"worst_at", "first_bad"};
 
@@ -172,6 +175,11 @@ void write_row_indices(io::Hdf5Writer& file, const Results& results, const std::
   }
   file.write_integers("rows/call", column<std::int64_t>(rows, [&](const Json& row) {
                         return calls.at({row.at("file").get<std::string>(), row.at("call").get<std::string>()});
+                      }));
+  file.write_integers("rows/output", column<std::int64_t>(rows, [](const Json& row) {
+                        const auto place =
+                            std::find(kOutputs.begin(), kOutputs.end(), row.at("output").get<std::string>());
+                        return static_cast<std::int64_t>(place - kOutputs.begin());
                       }));
   file.write_integers("rows/recipe", column<std::int64_t>(rows, [&](const Json& row) {
                         return recipes.at(row.at("recipe").get<std::string>());
@@ -229,9 +237,21 @@ void read_lists(const io::Hdf5Reader& file, Results& results) {
   }
 }
 
+/// The root attribute upstream_seed, a decimal number as text (HDF5 integers here are signed).
+std::optional<std::uint64_t> upstream_seed_of(const io::Hdf5Reader& file) {
+  const std::optional<std::string> text = io::find_text(file.own_attributes(""), "upstream_seed", file.path());
+  if (!text) return std::nullopt;
+  std::uint64_t seed = 0;
+  const auto [end, error] = std::from_chars(text->data(), text->data() + text->size(), seed);
+  if (error != std::errc() || end != text->data() + text->size()) {
+    throw Error(ErrorKind::input, fmt::format("{}: the attribute upstream_seed is no number", file.path()));
+  }
+  return seed;
+}
+
 void read_cells(const io::Hdf5Reader& file, Results& results) {
   std::map<std::string, std::vector<std::int64_t>> columns;
-  for (const char* name : {"call", "batch", "head", "recipe", "source", "state_end"}) {
+  for (const char* name : {"call", "batch", "head", "recipe", "output", "source", "state_end"}) {
     const std::string dataset = fmt::format("cells/{}", name);
     columns[name] = io::to_integers(file.read_all(dataset), fmt::format("{}: {}", file.path(), dataset));
     if (columns[name].size() != columns["call"].size()) {
@@ -243,9 +263,10 @@ void read_cells(const io::Hdf5Reader& file, Results& results) {
   std::size_t begin = 0;
   for (std::size_t i = 0; i < columns["call"].size(); ++i) {
     const auto at = [&](const char* name) { return static_cast<std::size_t>(columns[name][i]); };
-    const CellId id = {at("call"), columns["batch"][i], columns["head"][i], at("recipe")};
+    const CellId id = {at("call"), columns["batch"][i], columns["head"][i], at("recipe"), at("output")};
     const std::size_t end = at("state_end");
-    const bool is_known = id.call < results.calls.size() && id.recipe < results.recipes.size();
+    const bool is_known = id.call < results.calls.size() && id.recipe < results.recipes.size() &&
+                          id.output < (results.upstream_seed ? kOutputs.size() : 1);
     if (!is_known || at("source") >= results.sources.size() || end < begin || end > states.size()) {
       throw Error(ErrorKind::input, fmt::format("{}: cell {} is inconsistent", file.path(), i));
     }
@@ -268,10 +289,12 @@ void write_results(const std::string& path, const Results& results) {
   check_replaceable(path);
   const std::vector<Json> rows = rows_of(results).rows;
   io::Hdf5Writer file(path);
-  file.set_attributes("", {{"schema", std::string(kResultsSchema)},
-                           {"configuration_hash", configuration_hash(results, cell_ids(results))},
-                           {"cells", static_cast<std::int64_t>(results.cells.size())},
-                           {"rows", static_cast<std::int64_t>(rows.size())}});
+  io::Attributes root = {{"schema", std::string(kResultsSchema)},
+                         {"configuration_hash", configuration_hash(results, cell_ids(results))},
+                         {"cells", static_cast<std::int64_t>(results.cells.size())},
+                         {"rows", static_cast<std::int64_t>(rows.size())}};
+  if (results.upstream_seed) root.emplace("upstream_seed", std::to_string(*results.upstream_seed));
+  file.set_attributes("", root);
   write_lists(file, results);
   write_row_indices(file, results, rows);
   write_row_columns(file, rows);
@@ -286,6 +309,7 @@ Results read_results(const std::string& path) {
     throw Error(ErrorKind::input, fmt::format("{}: its schema is {}, not {}", path, schema, kResultsSchema));
   }
   Results results;
+  results.upstream_seed = upstream_seed_of(file);
   read_lists(file, results);
   read_cells(file, results);
   return results;

@@ -61,6 +61,7 @@ std::string cell_record(const CellId& id, const Cell& cell) {
   bytes.put_signed(id.batch);
   bytes.put_signed(id.head);
   bytes.put_unsigned(id.recipe);
+  bytes.put_unsigned(id.output);
   bytes.put_text(cell.accuracy);
   bytes.put_text(cell.bad_input);
   return kCellRecord + bytes.bytes();
@@ -73,8 +74,10 @@ void parse_cell(std::string_view record, Results& results) {
   id.batch = bytes.get_signed();
   id.head = bytes.get_signed();
   id.recipe = bytes.get_unsigned();
+  id.output = bytes.get_unsigned();
   results.calls.at(id.call);
   results.recipes.at(id.recipe);
+  static_cast<void>(kOutputs.at(id.output));
   Cell cell;
   cell.accuracy = bytes.get_text();
   cell.bad_input = bytes.get_text();

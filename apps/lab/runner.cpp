@@ -3,13 +3,15 @@
 
 #include <fmt/format.h>
 
-#include <atomic>
+#include <array>
+#include <limits>
 #include <map>
 #include <mutex>
 #include <utility>
 
 #include "base/error.h"
 #include "base/parallel.h"
+#include "lab/backward.h"
 #include "lab/exceptions.h"
 
 namespace qattn::lab {
@@ -38,77 +40,125 @@ struct Plan {
   }
 };
 
-Json trial_row(const SelectedCall& call, const std::string& file, const Piece* piece, const Trial& trial,
-               const metric::Accuracy& accuracy) {
-  RowIdentity identity{call.call->path, std::nullopt, trial.recipe.name, trial.labels};
-  if (piece != nullptr) identity.batch_and_head = {piece->batch, piece->head};
-  if (trial.reference) identity.reference = trial.reference->name;
-  identity.evidence = attention::accumulator_evidence(trial.recipe);
-  if (piece != nullptr && !trial.recipe.exceptions.empty()) {
-    const Exceptions exceptions(trial.recipe);
-    const bool applies = exceptions.applies(call.call->path, piece->head);
-    identity.labels["exception"] = applies ? Json(trial.recipe.exception_recipe) : Json();
-    identity.evidence = attention::accumulator_evidence(exceptions.effective(call.call->path, piece->head));
-  }
-  identity.file = file;
-  return row_json(identity, accuracy);
-}
+/// The row's place within its call: batch, head (whole calls: behind all heads), trial, output.
+using RowPlace = std::array<std::int64_t, 4>;
+constexpr std::int64_t kWholeCall = std::numeric_limits<std::int64_t>::max();
 
-/// Everything that a run gathers; pieces deliver in any order. Accuracies merge to the same bits in any order, rows and
-/// bad outputs wait in their piece's place.
+/// Everything that a run gathers; units deliver in any order. Accuracies merge to the same bits in any order, rows and
+/// bad outputs are sorted by their places.
 class Collector {
  public:
-  Collector(const DumpSet& dumps, std::span<const Trial> trials, const Plan& plan, std::size_t pieces)
-      : dumps_(dumps), trials_(trials), plan_(plan), rows_(pieces), bad_(pieces), whole_(dumps.calls().size()) {}
+  Collector(const DumpSet& dumps, std::span<const Trial> trials, const Plan& plan, std::size_t outputs)
+      : dumps_(dumps), trials_(trials), plan_(plan), outputs_(outputs), calls_(dumps.calls().size()) {}
 
-  void deliver(std::size_t index, const Piece& piece, const std::vector<metric::Accuracy>& accuracies,
-               const std::vector<HeadProblem>& head) {
+  /// `measured` has one list a measurement of the plan; `bad_input` is asked for when an output is not finite.
+  void deliver(const Piece& piece, const std::vector<std::vector<Measured>>& measured,
+               const std::function<std::string()>& bad_input) {
     const SelectedCall& call = dumps_.calls()[piece.call];
+    std::optional<std::string> input;
+    std::map<RowPlace, Json> rows;
+    std::map<RowPlace, BadOutput> bad;
     for (std::size_t t = 0; t < trials_.size(); ++t) {
-      const metric::Accuracy& a = accuracies[plan_.measurement_of_trial[t]];
-      rows_[index].push_back(trial_row(call, dumps_.files()[call.file], &piece, trials_[t], a));
-      if (!a.first_bad()) continue;
-      bad_[index].push_back({call.label, piece.batch, piece.head, trials_[t].recipe.name, a.nan_count(), a.inf_count(),
-                             *a.first_bad(), first_bad_input(head)});
+      for (const Measured& m : measured[plan_.measurement_of_trial[t]]) {
+        const RowPlace place = place_of(piece.batch, m.head, t, m.output);
+        rows.emplace(place, row(call, std::pair(piece.batch, m.head), t, m.output, m.accuracy));
+        if (!m.accuracy.first_bad()) continue;
+        if (!input) input = bad_input();
+        bad.emplace(place,
+                    BadOutput{call.label, piece.batch, m.head, trials_[t].recipe.name, std::string(kOutputs[m.output]),
+                              m.accuracy.nan_count(), m.accuracy.inf_count(), *m.accuracy.first_bad(), *input});
+      }
     }
     const std::lock_guard lock(mutex_);
-    std::vector<metric::Accuracy>& whole = whole_[piece.call];
-    if (whole.empty()) {
-      whole = accuracies;
-      return;
+    OfCall& all = calls_[piece.call];
+    all.rows.merge(rows);
+    all.bad.merge(bad);
+    for (std::size_t i = 0; i < measured.size(); ++i) {
+      for (const Measured& m : measured[i]) {
+        const auto [whole, is_new] = all.whole.try_emplace({i, m.output}, m.accuracy);
+        if (!is_new) whole->second.merge(m.accuracy);
+      }
     }
-    for (std::size_t m = 0; m < whole.size(); ++m) whole[m].merge(accuracies[m]);
   }
 
-  RunResult finish(const std::vector<Piece>& pieces) {
+  RunResult finish() {
     RunResult result;
-    result.summaries.resize(trials_.size());
-    for (std::size_t i = 0; i < pieces.size(); ++i) {
-      std::move(rows_[i].begin(), rows_[i].end(), std::back_inserter(result.rows));
-      std::move(bad_[i].begin(), bad_[i].end(), std::back_inserter(result.bad));
-      if (i + 1 == pieces.size() || pieces[i + 1].call != pieces[i].call) close_call(pieces[i].call, result);
-    }
+    result.outputs = outputs_;
+    result.summaries.resize(trials_.size() * outputs_);
+    for (std::size_t c = 0; c < calls_.size(); ++c) close_call(c, result);
     return result;
   }
 
  private:
-  void close_call(std::size_t c, RunResult& result) const {
-    const SelectedCall& call = dumps_.calls()[c];
-    for (std::size_t t = 0; t < trials_.size(); ++t) {
-      const metric::Accuracy& a = whole_[c][plan_.measurement_of_trial[t]];
-      result.rows.push_back(trial_row(call, dumps_.files()[call.file], nullptr, trials_[t], a));
-      result.summaries[t].add(a, call.label);
+  struct OfCall {
+    std::map<RowPlace, Json> rows;
+    std::map<RowPlace, BadOutput> bad;
+    std::map<std::pair<std::size_t, std::size_t>, metric::Accuracy> whole;  ///< by measurement and output
+  };
+
+  static RowPlace place_of(std::int64_t batch, std::int64_t head, std::size_t trial, std::size_t output) {
+    return {batch, head, static_cast<std::int64_t>(trial), static_cast<std::int64_t>(output)};
+  }
+
+  Json row(const SelectedCall& call, const std::optional<std::pair<std::int64_t, std::int64_t>>& batch_and_head,
+           std::size_t t, std::size_t output, const metric::Accuracy& accuracy) const {
+    const Trial& trial = trials_[t];
+    RowIdentity identity{call.call->path, batch_and_head, trial.recipe.name, trial.labels};
+    if (trial.reference) identity.reference = trial.reference->name;
+    identity.evidence = attention::accumulator_evidence(trial.recipe);
+    if (batch_and_head && !trial.recipe.exceptions.empty()) {
+      const Exceptions exceptions(trial.recipe);
+      const bool applies = exceptions.applies(call.call->path, batch_and_head->second);
+      identity.labels["exception"] = applies ? Json(trial.recipe.exception_recipe) : Json();
+      identity.evidence =
+          attention::accumulator_evidence(exceptions.effective(call.call->path, batch_and_head->second));
     }
+    identity.file = dumps_.files()[call.file];
+    identity.output = kOutputs[output];
+    return row_json(identity, accuracy);
+  }
+
+  void close_call(std::size_t c, RunResult& result) {
+    const SelectedCall& call = dumps_.calls()[c];
+    OfCall& all = calls_[c];
+    for (std::size_t t = 0; t < trials_.size(); ++t) {
+      for (std::size_t output = 0; output < outputs_; ++output) {
+        const metric::Accuracy& accuracy = all.whole.at({plan_.measurement_of_trial[t], output});
+        all.rows.emplace(place_of(kWholeCall, kWholeCall, t, output), row(call, std::nullopt, t, output, accuracy));
+        result.summaries[t * outputs_ + output].add(accuracy, call.label);
+      }
+    }
+    for (auto& [place, json] : all.rows) result.rows.push_back(std::move(json));
+    for (auto& [place, output] : all.bad) result.bad.push_back(std::move(output));
   }
 
   const DumpSet& dumps_;
   std::span<const Trial> trials_;
   const Plan& plan_;
-  std::vector<std::vector<Json>> rows_;
-  std::vector<std::vector<BadOutput>> bad_;
-  std::vector<std::vector<metric::Accuracy>> whole_;
+  std::size_t outputs_;
+  std::vector<OfCall> calls_;
   std::mutex mutex_;
 };
+
+/// One (call, batch, head) forward.
+void measure_head(const DumpSet& dumps, const Plan& plan, const Piece& piece, const ReferenceCache* references,
+                  Collector& collector) {
+  HeadMeasurement head(dumps, piece, references);
+  std::vector<std::vector<Measured>> measured;
+  for (const Plan::Measurement& m : plan.measurements) {
+    measured.push_back({{0, piece.head, head.measure(*m.recipe, m.reference)}});
+  }
+  collector.deliver(piece, measured, [&] { return first_bad_input(head.parts()); });
+}
+
+/// One key/value head with its query heads, forward and backward.
+void measure_group(const DumpSet& dumps, const Plan& plan, const Piece& piece, std::uint64_t seed,
+                   Collector& collector) {
+  GroupMeasurement group(dumps, piece, seed);
+  std::vector<std::vector<Measured>> measured;
+  for (const Plan::Measurement& m : plan.measurements) measured.push_back(group.measure(*m.recipe, m.reference));
+  collector.deliver(piece, measured, [&] { return group.first_bad_input(); });
+}
 
 Json summary_json(const Trial& trial, std::string_view statistic) {
   Json row = {{"recipe", trial.recipe.name}};
@@ -132,23 +182,25 @@ RunResult run_trials(const DumpSet& dumps, std::span<const Trial> trials, const 
     static_cast<void>(Exceptions(trial.recipe));  // a bad list is an error before anything runs
   }
   const Plan plan(trials);
-  const std::vector<Piece> pieces = pieces_of(dumps);
-  Collector collector(dumps, trials, plan, pieces.size());
+  const bool backward = options.upstream_seed.has_value();
+  const std::vector<Piece> pieces = backward ? groups_of(dumps) : pieces_of(dumps);
+  Collector collector(dumps, trials, plan, backward ? kOutputs.size() : 1);
   std::mutex progress_mutex;
   std::int64_t done = 0;
   const auto total = static_cast<std::int64_t>(pieces.size());
   parallel_for(total, options.threads, [&](std::int64_t index) {
     if (options.cancelled && options.cancelled()) throw Interrupted();
     const Piece& piece = pieces[static_cast<std::size_t>(index)];
-    HeadMeasurement head(dumps, piece, options.references);
-    std::vector<metric::Accuracy> accuracies;
-    for (const Plan::Measurement& m : plan.measurements) accuracies.push_back(head.measure(*m.recipe, m.reference));
-    collector.deliver(static_cast<std::size_t>(index), piece, accuracies, head.parts());
+    if (backward) {
+      measure_group(dumps, plan, piece, *options.upstream_seed, collector);
+    } else {
+      measure_head(dumps, plan, piece, options.references, collector);
+    }
     if (!options.progress) return;
     const std::lock_guard lock(progress_mutex);
     options.progress(++done, total);
   });
-  return collector.finish(pieces);
+  return collector.finish();
 }
 
 std::vector<Column> row_columns(const std::vector<std::string>& labels) {
@@ -156,6 +208,7 @@ std::vector<Column> row_columns(const std::vector<std::string>& labels) {
                      {{"reference", "reference"},
                       {"cos_sim", "CosSim", 6},
                       {"rel_l1", "Rel. L1"},
+                      {"rel_l2", "Rel. L2"},
                       {"rmse", "RMSE"},
                       {"max_abs", "max abs"},
                       {"max_ulp", "max ulp"},
@@ -169,9 +222,26 @@ std::vector<Column> row_columns(const std::vector<std::string>& labels) {
 std::vector<std::string> row_keys(const std::vector<std::string>& labels) {
   std::vector<std::string> keys = {"call", "batch", "head", "recipe"};
   keys.insert(keys.end(), labels.begin(), labels.end());
-  for (const char* key :
-       {"reference", "output", "cos_sim", "rel_l1", "rmse", "max_abs", "max_ulp", "p50", "p90", "p99", "p999",
-        "worst_at", "elements", "nan_count", "inf_count", "bad_reference_count", "first_bad", "evidence", "file"}) {
+  for (const char* key : {"reference",
+                          "output",
+                          "cos_sim",
+                          "rel_l1",
+                          "rel_l2",
+                          "rmse",
+                          "max_abs",
+                          "max_ulp",
+                          "p50",
+                          "p90",
+                          "p99",
+                          "p999",
+                          "worst_at",
+                          "elements",
+                          "nan_count",
+                          "inf_count",
+                          "bad_reference_count",
+                          "first_bad",
+                          "evidence",
+                          "file"}) {
     keys.emplace_back(key);
   }
   return keys;
@@ -179,17 +249,22 @@ std::vector<std::string> row_keys(const std::vector<std::string>& labels) {
 
 std::vector<Json> summary_rows(std::span<const Trial> trials, const RunResult& result) {
   std::vector<Json> rows;
-  for (std::size_t t = 0; t < trials.size(); ++t) {
-    const metric::Summary& s = result.summaries[t];
-    const std::pair<const char*, const metric::MetricSummary*> metrics[] = {
-        {"cos_sim", &s.cos_sim}, {"rel_l1", &s.rel_l1}, {"rmse", &s.rmse}, {"max_abs", &s.max_abs}};
-    Json average = summary_json(trials[t], "average"), worst = summary_json(trials[t], "worst");
+  for (std::size_t i = 0; i < result.summaries.size(); ++i) {
+    const metric::Summary& s = result.summaries[i];
+    const std::pair<const char*, const metric::MetricSummary*> metrics[] = {{"cos_sim", &s.cos_sim},
+                                                                            {"rel_l1", &s.rel_l1},
+                                                                            {"rel_l2", &s.rel_l2},
+                                                                            {"rmse", &s.rmse},
+                                                                            {"max_abs", &s.max_abs}};
+    const Trial& trial = trials[i / result.outputs];
+    Json average = summary_json(trial, "average"), worst = summary_json(trial, "worst");
     for (const auto& [name, metric] : metrics) {
       average[name] = metric->average();
       worst[name] = metric->worst();
     }
     for (const auto& [name, metric] : metrics) worst[std::string(name) + "_call"] = metric->worst_call();
     for (Json* row : {&average, &worst}) {
+      if (result.outputs > 1) (*row)["output"] = kOutputs[i % result.outputs];
       (*row)["calls"] = s.cos_sim.calls();
       (*row)["nan_count"] = s.nan_count;
       (*row)["inf_count"] = s.inf_count;
@@ -204,16 +279,17 @@ std::vector<Column> summary_columns(const std::vector<std::string>& labels) {
                      {{"statistic", "over calls"},
                       {"cos_sim", "CosSim", 6},
                       {"rel_l1", "Rel. L1"},
+                      {"rel_l2", "Rel. L2"},
                       {"rmse", "RMSE"},
                       {"max_abs", "max abs"},
                       {"rel_l1_call", "worst Rel. L1 in"}});
 }
 
 std::string describe(const BadOutput& bad) {
-  return fmt::format(
-      "{}, batch {}, head {}: the output of {} has {} NaN and {} Inf, the first at token {}, channel {}{}", bad.call,
-      bad.batch, bad.head, bad.recipe, bad.nan_count, bad.inf_count, bad.first.row, bad.first.column,
-      bad.input.empty() ? "; the inputs are finite" : "; input " + bad.input);
+  return fmt::format("{}, batch {}, head {}: {} of {} has {} NaN and {} Inf, the first at token {}, channel {}{}",
+                     bad.call, bad.batch, bad.head, bad.output == "o" ? "the output" : bad.output, bad.recipe,
+                     bad.nan_count, bad.inf_count, bad.first.row, bad.first.column,
+                     bad.input.empty() ? "; the inputs are finite" : "; input " + bad.input);
 }
 
 }  // namespace qattn::lab

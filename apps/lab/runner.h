@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <span>
 #include <stdexcept>
 #include <string>
@@ -20,6 +21,7 @@ struct BadOutput {
   std::string call;
   std::int64_t batch = 0, head = 0;
   std::string recipe;
+  std::string output;
   std::int64_t nan_count = 0, inf_count = 0;
   metric::Location first;
   std::string input;  ///< the first NaN or Inf of the head's inputs; empty when they are finite
@@ -28,6 +30,8 @@ struct BadOutput {
 struct RunOptions {
   int threads = 0;                             ///< 0: one for each core
   const ReferenceCache* references = nullptr;  ///< float64 references kept on disk; nullptr: computed
+  /// Gradients too, with this seed for the upstream gradients of calls that have none; unset: the forward pass alone.
+  std::optional<std::uint64_t> upstream_seed = std::nullopt;
   /// Called from any thread, one at a time, after each (call, batch, head).
   std::function<void(std::int64_t done, std::int64_t total)> progress = nullptr;
   /// Asked before each (call, batch, head); true ends the run with Interrupted.
@@ -41,15 +45,18 @@ class Interrupted : public std::runtime_error {
 };
 
 struct RunResult {
-  /// Call by call: for each (batch, head) one row a trial, then for the whole call one row a trial. The same for every
+  /// Call by call: for each (batch, head) one row a trial, then for the whole call one row a trial; each of them one a
+  /// output in the order of kOutputs. dk and dv stand under the number of their key/value head. The same for every
   /// number of threads.
   std::vector<Json> rows;
-  std::vector<metric::Summary> summaries;  ///< over calls, one a trial
+  std::size_t outputs = 1;                 ///< kOutputs' first so many
+  std::vector<metric::Summary> summaries;  ///< over calls: trial by trial, output by output
   std::vector<BadOutput> bad;              ///< in the order of the rows
 };
 
-/// The unit of work is a (call, batch, head): its float64 reference is computed once for all trials, trials with the
-/// same keys once for all of them, and no more than one head a thread is in memory.
+/// The unit of work is a (call, batch, head), or a key/value head with its query heads for gradients: its float64
+/// reference is computed once for all trials, trials with the same keys once for all of them, and no more than one unit
+/// a thread is in memory.
 RunResult run_trials(const DumpSet& dumps, std::span<const Trial> trials, const RunOptions& options);
 
 /// The columns of the rows in readable forms, and all keys of a row in order; `labels` are the trials' keys.

@@ -11,9 +11,11 @@
 #include <optional>
 #include <set>
 #include <thread>
+#include <tuple>
 
 #include "base/error.h"
 #include "base/parallel.h"
+#include "lab/backward.h"
 #include "lab/provenance.h"
 #include "lab/results_file.h"
 #include "lab/results_journal.h"
@@ -48,23 +50,61 @@ std::optional<Results> finished_results(const SweepPlan& plan, const std::string
   return results;
 }
 
-/// The cells of one (call, batch, head) that are missing.
+/// The cells of one unit of work that are missing: a (call, batch, head), or a key/value head with its query heads.
 struct Work {
   Piece piece;
-  std::vector<std::size_t> recipes;
+  std::vector<CellId> cells;
 };
 
-std::vector<Work> missing_work(const SweepPlan& plan, const Results& results) {
-  std::vector<Work> work;
-  for (const CellId& id : plan.cells) {
-    if (results.cells.contains(id)) continue;
-    const bool same = !work.empty() && work.back().piece.call == id.call && work.back().piece.batch == id.batch &&
-                      work.back().piece.head == id.head;
-    if (!same) work.push_back({{id.call, id.batch, id.head}, {}});
-    work.back().recipes.push_back(id.recipe);
+Work missing_work(const SweepPlan& plan, const Results& results, const Piece& piece,
+                  const std::vector<std::pair<std::size_t, std::int64_t>>& outputs) {
+  Work work{piece, {}};
+  for (std::size_t recipe = 0; recipe < plan.results.recipes.size(); ++recipe) {
+    for (const auto& [output, head] : outputs) {
+      const CellId id = {piece.call, piece.batch, head, recipe, output};
+      if (!results.cells.contains(id)) work.cells.push_back(id);
+    }
   }
   return work;
 }
+
+/// What each unit of a sweep gives.
+std::vector<std::pair<Piece, std::vector<std::pair<std::size_t, std::int64_t>>>> units_of(const DumpSet& dumps,
+                                                                                          bool backward) {
+  std::vector<std::pair<Piece, std::vector<std::pair<std::size_t, std::int64_t>>>> units;
+  for (const Piece& piece : backward ? groups_of(dumps) : pieces_of(dumps)) {
+    units.emplace_back(piece, std::vector{std::pair(std::size_t{0}, piece.head)});
+    if (backward) units.back().second = group_outputs(dumps.calls()[piece.call], piece);
+  }
+  return units;
+}
+
+/// A unit's reader, opened when the first recipe needs it.
+class Unit {
+ public:
+  Unit(const DumpSet& dumps, const Piece& piece, std::optional<std::uint64_t> upstream_seed,
+       const ReferenceCache* references)
+      : dumps_(dumps), piece_(piece), upstream_seed_(upstream_seed), cache_(references) {}
+
+  std::vector<Measured> measure(const attention::Recipe& recipe) {
+    if (upstream_seed_) {
+      if (!group_) group_.emplace(dumps_, piece_, *upstream_seed_);
+      return group_->measure(recipe);
+    }
+    if (!head_) head_.emplace(dumps_, piece_, cache_);
+    return {{0, piece_.head, head_->measure(recipe)}};
+  }
+
+  std::string bad_input() const { return group_ ? group_->first_bad_input() : first_bad_input(head_->parts()); }
+
+ private:
+  const DumpSet& dumps_;
+  const Piece& piece_;
+  std::optional<std::uint64_t> upstream_seed_;
+  const ReferenceCache* cache_;
+  std::optional<HeadMeasurement> head_;
+  std::optional<GroupMeasurement> group_;
+};
 
 class Engine {
  public:
@@ -78,7 +118,7 @@ class Engine {
   }
 
   void run(const std::vector<Work>& work) {
-    for (const Work& w : work) total_ += static_cast<std::int64_t>(w.recipes.size());
+    for (const Work& w : work) total_ += static_cast<std::int64_t>(w.cells.size());
     parallel_for(static_cast<std::int64_t>(work.size()), options_.threads, [&](std::int64_t i) {
       if (failed_) return;
       try {
@@ -92,23 +132,21 @@ class Engine {
 
  private:
   void measure(const Work& work) {
-    std::optional<HeadMeasurement> head;
-    std::map<std::size_t, Cell> done;
-    for (const std::size_t recipe : work.recipes) {
+    Unit unit(dumps_, work.piece, results_.upstream_seed, options_.references);
+    using Place = std::tuple<std::size_t, std::size_t, std::int64_t>;  // first twin, output, head
+    std::map<Place, Cell> done;
+    for (const CellId& id : work.cells) {
       if (failed_) return;
       if (options_.cancelled && options_.cancelled()) throw Interrupted();
-      const auto known = done.find(twin_[recipe]);
-      if (known == done.end()) {
-        if (!head) head.emplace(dumps_, work.piece, options_.references);
-        done[twin_[recipe]] = cell_of(*head, trials_[recipe].recipe);
+      const std::size_t twin = twin_[id.recipe];
+      if (!done.contains({twin, id.output, id.head})) {
+        for (const Measured& m : unit.measure(trials_[twin].recipe)) {
+          const std::string bad = m.accuracy.first_bad() ? unit.bad_input() : "";
+          done.emplace(Place(twin, m.output, m.head), make_cell(journal_.source(), m.accuracy, bad));
+        }
       }
-      deliver({work.piece.call, work.piece.batch, work.piece.head, recipe}, done[twin_[recipe]]);
+      deliver(id, done.at({twin, id.output, id.head}));
     }
-  }
-
-  Cell cell_of(HeadMeasurement& head, const attention::Recipe& recipe) const {
-    const metric::Accuracy accuracy = head.measure(recipe);
-    return make_cell(journal_.source(), accuracy, accuracy.first_bad() ? first_bad_input(head.parts()) : "");
   }
 
   void deliver(const CellId& id, const Cell& cell) {
@@ -133,7 +171,12 @@ class Engine {
 void measure_missing(const DumpSet& dumps, std::span<const Trial> trials, const SweepPlan& plan,
                      const SweepOptions& options, Results& results, ResultsJournal& journal) {
   try {
-    Engine(dumps, trials, options, results, journal).run(missing_work(plan, results));
+    std::vector<Work> work;
+    for (const auto& [piece, outputs] : units_of(dumps, plan.results.upstream_seed.has_value())) {
+      work.push_back(missing_work(plan, results, piece, outputs));
+      if (work.back().cells.empty()) work.pop_back();
+    }
+    Engine(dumps, trials, options, results, journal).run(work);
   } catch (const Error& e) {
     throw Error(e.kind(), fmt::format("{} ({} of {} cells are kept in {}; the same command goes on with them)",
                                       e.what(), results.cells.size(), plan.cells.size(), journal_path(options.output)));
@@ -144,11 +187,13 @@ void measure_missing(const DumpSet& dumps, std::span<const Trial> trials, const 
 
 std::string journal_path(const std::string& output) { return output + ".journal"; }
 
-SweepPlan plan_sweep(const DumpSet& dumps, std::span<const Trial> trials) {
+SweepPlan plan_sweep(const DumpSet& dumps, std::span<const Trial> trials, std::optional<std::uint64_t> upstream_seed) {
   SweepPlan plan;
-  plan.results = planned_results(dumps, trials);
-  for (const Piece& piece : pieces_of(dumps)) {
-    for (std::size_t t = 0; t < trials.size(); ++t) plan.cells.push_back({piece.call, piece.batch, piece.head, t});
+  plan.results = planned_results(dumps, trials, upstream_seed);
+  for (const auto& [piece, outputs] : units_of(dumps, upstream_seed.has_value())) {
+    for (std::size_t t = 0; t < trials.size(); ++t) {
+      for (const auto& [output, head] : outputs) plan.cells.push_back({piece.call, piece.batch, head, t, output});
+    }
   }
   plan.configuration = configuration_hash(plan.results, plan.cells);
   return plan;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -32,17 +33,18 @@ struct SweepPlan {
   std::string configuration;
 };
 
-SweepPlan plan_sweep(const DumpSet& dumps, std::span<const Trial> trials);
+/// With an upstream seed gradients are measured too (backward.h).
+SweepPlan plan_sweep(const DumpSet& dumps, std::span<const Trial> trials,
+                     std::optional<std::uint64_t> upstream_seed = std::nullopt);
 
 /// Where the journal of a results file lies.
 std::string journal_path(const std::string& output);
 
-/// Measures every (call, batch, head, recipe) that neither the results file nor the journal has, each of which is in
-/// the journal before the next begins; then writes the results file in one step and removes the journal. The rows of
-/// what is returned are the same for every number of threads and of interruptions.
-/// Throws Error(usage) when file or journal belong to another configuration or build, Error(input) when an input has
-/// changed, another sweep writes the same output, or a file cannot be read or written (the finished cells stay in the
-/// journal), Interrupted.
+/// Measures every (call, batch, head, recipe, output) that neither the results file nor the journal has, each of which
+/// is in the journal before the next begins; then writes the results file in one step and removes the journal. The rows
+/// of what is returned are the same for every number of threads and of interruptions. Throws Error(usage) when file or
+/// journal belong to another configuration or build, Error(input) when an input has changed, another sweep writes the
+/// same output, or a file cannot be read or written (the finished cells stay in the journal), Interrupted.
 Results run_sweep(const DumpSet& dumps, std::span<const Trial> trials, const SweepPlan& plan,
                   const SweepOptions& options);
 

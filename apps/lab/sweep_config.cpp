@@ -59,6 +59,7 @@ class Loader {
 
   void read_dump();
   void read_output();
+  void read_backward();
   void read_grid(const toml::table& grid);
   std::vector<attention::Recipe> bases(const toml::table& grid) const;
   std::vector<GridAxis> axes(const toml::table& grid) const;
@@ -138,6 +139,18 @@ void Loader::read_output() {
   if (const toml::node* output = table_.get("output")) {
     config_.output = beside(text(*output, "output"));
     if (!is_results_name(config_.output)) fail(*output, "'output' is to end in .h5 or .hdf5");
+  }
+}
+
+void Loader::read_backward() {
+  if (const toml::node* backward = table_.get("backward")) {
+    if (!backward->is_boolean()) fail(*backward, "'backward' is to be true or false");
+    config_.backward = backward->as_boolean()->get();
+  }
+  if (const toml::node* seed = table_.get("upstream_seed")) {
+    if (!seed->is_integer() || seed->as_integer()->get() < 0)
+      fail(*seed, "'upstream_seed' is to be a number from 0 on");
+    config_.seed = static_cast<std::uint64_t>(seed->as_integer()->get());
   }
 }
 
@@ -268,8 +281,9 @@ void Loader::read_grid(const toml::table& grid) {
 }
 
 SweepConfig Loader::load() {
-  allow(table_, "a sweep", {"output", "threads", "dump", "grid"});
+  allow(table_, "a sweep", {"output", "threads", "backward", "upstream_seed", "dump", "grid"});
   read_output();
+  read_backward();
   read_dump();
   const toml::node* grids = table_.get("grid");
   if (grids == nullptr) fail(table_, "there is no [[grid]], so nothing to measure");

@@ -1,6 +1,7 @@
 // The configuration of a sweep: which dumps, which recipes with which keys, where the results go.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -14,6 +15,8 @@ namespace qattn::lab {
 ///
 ///   output = "results.h5"             # beside this file; default: this file's name with .h5
 ///   threads = 2                       # default: one for each core
+///   backward = true                   # gradients too: o, dq, dk and dv
+///   upstream_seed = 0                 # of the upstream gradient of calls without `do`
 ///   [dump]
 ///   files = ["a.h5", "folder"]        # beside this file, else in the working directory
 ///   calls = "layer_0[0-3]"            # regular expression, searched for in a call's path
@@ -35,6 +38,8 @@ struct SweepConfig {
   DumpSelection selection;
   std::vector<Trial> trials;
   int threads = 0;
+  bool backward = false;
+  std::uint64_t seed = 0;  ///< of upstream gradients
   std::string output;
   std::vector<std::string> left_out;  ///< why combinations do not fit together, a line each
 };

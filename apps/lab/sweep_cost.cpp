@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <chrono>
 
+#include "attention/gradient.h"
 #include "attention/pipeline.h"
 #include "attention/reference.h"
 
@@ -43,6 +44,9 @@ attention::Problem small_problem(const DumpSet& dumps) {
   return problem;
 }
 
+/// Matrix products of a pass over a head.
+std::int64_t products(bool backward) { return backward ? 7 : 2; }
+
 template <class Action>
 double nanoseconds(const Action& action) {
   const auto start = std::chrono::steady_clock::now();
@@ -52,11 +56,11 @@ double nanoseconds(const Action& action) {
 
 }  // namespace
 
-std::int64_t multiply_adds(const DumpSet& dumps) {
+std::int64_t multiply_adds(const DumpSet& dumps, bool backward) {
   std::int64_t total = 0;
   for (const SelectedCall& call : dumps.calls()) {
     const std::int64_t heads = call.call->batch * (call.last_head - call.first_head);
-    total += heads * pairs_of(*call.call) * 2 * call.call->head_dim;
+    total += heads * pairs_of(*call.call) * products(backward) * call.call->head_dim;
   }
   return total;
 }
@@ -74,15 +78,31 @@ std::int64_t head_bytes(const DumpSet& dumps) {
   return largest;
 }
 
-std::vector<double> calibrate(const DumpSet& dumps, std::span<const Trial> trials) {
+std::vector<double> calibrate(const DumpSet& dumps, std::span<const Trial> trials, bool backward) {
   const attention::Problem problem = small_problem(dumps);
   const format::Format& input = *dumps.calls().front().call->q_format;
-  const double work = static_cast<double>(problem.q.rows() * problem.k.rows() * 2 * problem.q.cols());
+  const double work = static_cast<double>(problem.q.rows() * problem.k.rows() * products(backward) * problem.q.cols());
+  // Any upstream gradient costs the same.
+  const MatrixD& upstream = problem.q;
   std::vector<double> rates;
   for (const Trial& trial : trials) {
-    rates.push_back(nanoseconds([&] { attention::run_recipe(problem, trial.recipe, input); }) / work);
+    rates.push_back(nanoseconds([&] {
+                      if (backward) {
+                        attention::recipe_gradients({&problem, 1}, {&upstream, 1}, trial.recipe, input);
+                      } else {
+                        attention::run_recipe(problem, trial.recipe, input);
+                      }
+                    }) /
+                    work);
   }
-  rates.push_back(nanoseconds([&] { attention::reference_attention(problem); }) / work);
+  rates.push_back(nanoseconds([&] {
+                    if (backward) {
+                      attention::reference_gradients({&problem, 1}, {&upstream, 1});
+                    } else {
+                      attention::reference_attention(problem);
+                    }
+                  }) /
+                  work);
   return rates;
 }
 

@@ -43,13 +43,14 @@ int ablate(const Options& options) {
   lab::Report report;
   report.context = run_context("ablate", dumps, ablation.trials, options.work, time.seconds());
   report.context["left_out"] = ablation.left_out;
-  report.columns = lab::row_columns(kLabels);
+  const std::vector<std::string> columns = options.work.with_output(kLabels);
+  report.columns = lab::row_columns(columns);
   report.csv_keys = lab::row_keys(kLabels);
   report.rows = result.rows;
   report.row_table = lab::RowTable::text_calls;
   const std::vector<lab::Json> summary = lab::summary_rows(ablation.trials, result);
   report.summary = summary;
-  report.tables.push_back({"Over all calls", lab::summary_columns(kLabels), summary});
+  report.tables.push_back({"Over all calls", lab::summary_columns(columns), summary});
   report.notes = evidence_notes(ablation.trials);
   report.notes.insert(report.notes.end(), ablation.left_out.begin(), ablation.left_out.end());
   emit(report, options.output);
@@ -77,6 +78,7 @@ void add_ablate(CLI::App& app, Action& action) {
   command->add_option("--axis", options->axes, axis_help())->required()->type_name("AXIS");
   add_set_option(*command, options->settings);
   add_work_options(*command, options->work);
+  add_backward_options(*command, options->work);
   add_output_options(*command, options->output);
   command->callback([options, &action] { action = [options] { return ablate(*options); }; });
 }

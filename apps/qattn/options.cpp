@@ -100,6 +100,18 @@ void add_work_options(CLI::App& command, WorkOptions& options) {
   add_cache_options(command, options.cache);
 }
 
+void add_backward_options(CLI::App& command, WorkOptions& options) {
+  command.add_flag("--backward", options.backward,
+                   "gradients too: rows of o, dq, dk and dv; the upstream gradient is the dump's `do`, else seeded");
+  command.add_option("--upstream-seed", options.seed, "seed of the N(0, 1) upstream gradient of calls without `do`")
+      ->type_name("N");
+}
+
+std::vector<std::string> WorkOptions::with_output(std::vector<std::string> labels) const {
+  if (backward) labels.emplace_back("output");
+  return labels;
+}
+
 void add_set_option(CLI::App& command, std::vector<std::string>& settings) {
   command.add_option("--set", settings, "override a key of the recipe; repeatable (qattn recipes --keys)")
       ->type_name("KEY=VALUE")
@@ -116,6 +128,7 @@ lab::RunResult run_with_progress(const lab::DumpSet& dumps, const std::vector<la
     lab::RunOptions options;
     options.threads = work.threads;
     options.references = &references;
+    options.upstream_seed = work.upstream_seed();
     options.progress = [&](std::int64_t done, std::int64_t total) { progress.show(done, total); };
     options.cancelled = InterruptGuard::requested;
     result = lab::run_trials(dumps, trials, options);
@@ -141,9 +154,11 @@ lab::Json run_context(std::string_view command, const lab::DumpSet& dumps, const
   const lab::Json recipes = lab::recipe_context(trials);
   lab::Json options = {
       {"command", command}, {"calls", work.selection.calls}, {"heads", work.heads}, {"recipes", recipes}};
+  if (work.backward) options["upstream_seed"] = work.seed;
   context["options_hash"] = lab::options_hash(options);
   context["calls"] = work.selection.calls;
   context["heads"] = work.heads;
+  if (work.backward) context["upstream_seed"] = work.seed;
   context["threads"] = work.threads > 0 ? work.threads : static_cast<int>(std::thread::hardware_concurrency());
   context["seconds"] = seconds;
   context["recipes"] = recipes;

@@ -2,6 +2,8 @@
 #pragma once
 
 #include <CLI/CLI.hpp>
+#include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -41,18 +43,26 @@ struct CacheOptions {
 
 void add_cache_options(CLI::App& command, CacheOptions& options);
 
-/// --calls, --heads, --threads and where references are kept.
+/// --calls, --heads, --threads and where references are kept; --backward and --upstream-seed.
 struct WorkOptions {
   lab::DumpSelection selection;
   std::string heads;
   int threads = 0;
   CacheOptions cache;
+  bool backward = false;
+  std::uint64_t seed = 0;
+
+  /// The seed for upstream gradients; none without --backward.
+  std::optional<std::uint64_t> upstream_seed() const { return backward ? std::optional(seed) : std::nullopt; }
+  /// `labels`, and "output" where rows are of several outputs.
+  std::vector<std::string> with_output(std::vector<std::string> labels) const;
 
   /// Opens the dumps, filters applied.
   lab::DumpSet open() const;
 };
 
 void add_work_options(CLI::App& command, WorkOptions& options);
+void add_backward_options(CLI::App& command, WorkOptions& options);
 
 /// --set KEY=VALUE, in order.
 void add_set_option(CLI::App& command, std::vector<std::string>& settings);

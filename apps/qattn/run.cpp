@@ -33,12 +33,13 @@ int run(const Options& options) {
   const lab::RunResult result = run_with_progress(dumps, trials, options.work, options.output);
   lab::Report report;
   report.context = run_context("run", dumps, trials, options.work, time.seconds());
-  report.columns = lab::row_columns({});
+  const std::vector<std::string> labels = options.work.with_output({});
+  report.columns = lab::row_columns(labels);
   report.csv_keys = lab::row_keys({});
   report.rows = result.rows;
   const std::vector<lab::Json> summary = lab::summary_rows(trials, result);
   report.summary = summary;
-  report.tables.push_back({"Over all calls", lab::summary_columns({}), summary});
+  report.tables.push_back({"Over all calls", lab::summary_columns(labels), summary});
   report.notes = evidence_notes(trials);
   emit(report, options.output);
   return status_of(result);
@@ -58,6 +59,7 @@ void add_run(CLI::App& app, Action& action) {
       ->type_name("NAME");
   add_set_option(*command, options->settings);
   add_work_options(*command, options->work);
+  add_backward_options(*command, options->work);
   add_output_options(*command, options->output);
   command->callback([options, &action] { action = [options] { return run(*options); }; });
 }

@@ -46,7 +46,7 @@ constexpr double kMega = 1e6, kGiga = 1e9;
 struct Options {
   std::string config;
   std::vector<std::string> merge;
-  bool dry_run = false, restart = false;
+  bool dry_run = false, restart = false, backward = false;
   int threads = -1;
   CacheOptions cache;
   OutputOptions output;
@@ -66,8 +66,13 @@ lab::SweepConfig configuration(const Options& options) {
   if (options.config.empty()) throw Error(ErrorKind::usage, "sweep: give a CONFIG.toml, or --merge A B --output C.h5");
   lab::SweepConfig config = lab::load_sweep(options.config);
   if (options.threads >= 0) config.threads = options.threads;
+  config.backward = config.backward || options.backward;
   if (names_results(options)) config.output = options.output.file;
   return config;
+}
+
+lab::SweepPlan plan_of(const lab::SweepConfig& config, const lab::DumpSet& dumps) {
+  return lab::plan_sweep(dumps, config.trials, config.backward ? std::optional(config.seed) : std::nullopt);
 }
 
 lab::DumpSet open_dumps(const lab::SweepConfig& config) {
@@ -87,6 +92,7 @@ lab::Json context_of(std::string_view config, const lab::Results& results, const
   context["command"] = "sweep";
   context["config"] = config;
   context["configuration_hash"] = hash;
+  if (results.upstream_seed) context["upstream_seed"] = *results.upstream_seed;
   context["inputs"] = lab::Json::array();
   for (const lab::ResultInput& input : results.inputs) {
     context["inputs"].push_back({{"file", input.file}, {"bytes", input.bytes}, {"sha256", input.sha256}});
@@ -107,13 +113,15 @@ int report(const Options& options, const lab::Results& results, lab::Json contex
   context["sources"] = results.sources;
   lab::Report report;
   report.context = std::move(context);
-  report.columns = lab::row_columns({});
+  std::vector<std::string> labels;
+  if (results.upstream_seed) labels.emplace_back("output");
+  report.columns = lab::row_columns(labels);
   report.csv_keys = lab::row_keys({});
   report.rows = found.rows;
   report.row_table = lab::RowTable::text_calls;
   const std::vector<lab::Json> summary = lab::summary_rows(trials, found);
   report.summary = summary;
-  report.tables.push_back({"Over all calls", lab::summary_columns({}), summary});
+  report.tables.push_back({"Over all calls", lab::summary_columns(labels), summary});
   report.notes = std::move(notes);
   tell_bad_outputs(found.bad);
   emit(report, report_output(options));
@@ -124,7 +132,7 @@ int run(const Options& options) {
   const Stopwatch time;
   const lab::SweepConfig config = configuration(options);
   const lab::DumpSet dumps = open_dumps(config);
-  const lab::SweepPlan plan = lab::plan_sweep(dumps, config.trials);
+  const lab::SweepPlan plan = plan_of(config, dumps);
   const InterruptGuard interrupt;
   const lab::ReferenceCache references = options.cache.open();
   std::int64_t measured = 0, missing = 0;
@@ -162,12 +170,12 @@ std::string bytes_text(double bytes) {
 int dry_run(const Options& options) {
   const lab::SweepConfig config = configuration(options);
   const lab::DumpSet dumps = open_dumps(config);
-  const lab::SweepPlan plan = lab::plan_sweep(dumps, config.trials);
+  const lab::SweepPlan plan = plan_of(config, dumps);
   const std::size_t finished = options.restart ? 0 : lab::count_finished(plan, config.output);
-  const std::vector<double> rates = lab::calibrate(dumps, config.trials);
+  const std::vector<double> rates = lab::calibrate(dumps, config.trials, config.backward);
   const int threads =
       config.threads > 0 ? config.threads : std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
-  const std::int64_t work = lab::multiply_adds(dumps), memory = lab::head_bytes(dumps) * threads;
+  const std::int64_t work = lab::multiply_adds(dumps, config.backward), memory = lab::head_bytes(dumps) * threads;
   lab::Report report;
   report.columns = {{"recipe", "recipe"},
                     {"cells", "cells"},
@@ -178,7 +186,7 @@ int dry_run(const Options& options) {
     const double of_recipe = rates[t] * static_cast<double>(work) / kGiga;
     seconds += of_recipe;
     report.rows.push_back({{"recipe", config.trials[t].recipe.name},
-                           {"cells", dumps.heads()},
+                           {"cells", plan.cells.size() / config.trials.size()},
                            {"multiply_adds", work},
                            {"estimated_seconds", of_recipe}});
   }
@@ -245,6 +253,7 @@ void add_sweep(CLI::App& app, Action& action) {
       ->type_name("CONFIG.toml");
   command->add_flag("--dry-run", options->dry_run, "print cells, cost and memory; measure and write nothing");
   command->add_flag("--restart", options->restart, "throw away the output's journal and results and begin anew");
+  command->add_flag("--backward", options->backward, "gradients too, as `backward = true` of the configuration");
   command->add_option("--merge", options->merge, "merge results files into the one of --output")
       ->type_name("FILE")
       ->expected(2, 1 << 20)

@@ -5,7 +5,9 @@
 #include "command.h"
 #include "lab/paper_table.h"
 #include "lab/provenance.h"
+#include "lab/synthetic_table.h"
 #include "options.h"
+#include "progress.h"
 #include "stopwatch.h"
 
 namespace qattn::cli {
@@ -14,6 +16,7 @@ namespace {
 struct Options {
   std::string id;
   bool list = false;
+  std::int64_t seeds = 0;
   WorkOptions work;
   OutputOptions output;
 };
@@ -44,11 +47,38 @@ int print_paper(const Options& options, const lab::PaperTable& table) {
   return 0;
 }
 
+/// A table whose tensors are drawn; they are measured as run's are.
+int measure(const Options& options, const lab::PaperTable& table) {
+  if (!options.work.selection.inputs.empty()) {
+    throw Error(ErrorKind::usage, table.id + " draws its own tensors, as its paper describes them; leave --dump out");
+  }
+  const Stopwatch time;
+  const InterruptGuard interrupt;
+  lab::RunResult result;
+  lab::Report report;
+  {
+    Progress progress("heads", options.output.quiet);
+    lab::RunOptions run;
+    run.threads = options.work.threads;
+    run.progress = [&](std::int64_t done, std::int64_t total) { progress.show(done, total); };
+    run.cancelled = InterruptGuard::requested;
+    report = lab::measure_synthetic(table, options.seeds, run, &result);
+  }
+  tell_bad_outputs(result.bad);
+  report.context = lab::tool_context();
+  report.context["command"] = "table";
+  report.context["table"] = table.id;
+  report.context["seconds"] = time.seconds();
+  emit(report, options.output);
+  return status_of(result);
+}
+
 int table(const Options& options) {
   if (options.list) return list(options);
   if (options.id.empty()) throw Error(ErrorKind::usage, "table: give the ID of a table, or --list");
   const Stopwatch time;
   const lab::PaperTable table = lab::load_paper_table(options.id);
+  if (table.synthetic) return measure(options, table);
   if (options.work.selection.inputs.empty()) return print_paper(options, table);
   const std::vector<lab::Trial> trials = lab::trials_of(table);
   const lab::DumpSet dumps = options.work.open();
@@ -69,6 +99,9 @@ void add_table(CLI::App& app, Action& action) {
   command->add_flag("--list", options->list, "the tables that are known");
   command->add_option("--dump", options->work.selection.inputs, "measure on these dumps (files or folders)")
       ->type_name("DUMP");
+  command->add_option("--seeds", options->seeds, "draws of a synthetic table's tensors (default: as the table says)")
+      ->type_name("N")
+      ->check(CLI::Range(0, 10000));
   add_work_options(*command, options->work);
   add_output_options(*command, options->output);
   command->callback([options, &action] { action = [options] { return table(*options); }; });

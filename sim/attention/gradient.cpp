@@ -38,13 +38,16 @@ class HeadGradient {
   void run_rows(std::int64_t first, std::int64_t count) {
     softmax_.compute(first, count);
     MatrixD& p = softmax_.weights();
+    const std::int64_t keys = p.cols();
+    // As reference_attention() does: the weighted sum of V first, then the division.
+    accumulate_product(p, problem_.v.topRows(keys), o_.middleRows(first, count));
     for (std::int64_t r = 0; r < count; ++r) {
       const RowSoftmax& row = softmax_.row(r);
-      for (std::int64_t j = 0; j < p.cols() && !row.empty(); ++j) p(r, j) /= row.sum;
+      if (row.empty()) continue;
+      for (std::int64_t c = 0; c < o_.cols(); ++c) o_(first + r, c) /= row.sum;
+      for (std::int64_t j = 0; j < keys; ++j) p(r, j) /= row.sum;
     }
-    const std::int64_t keys = p.cols();
     const MatrixD upstream = upstream_.middleRows(first, count);
-    accumulate_product(p, problem_.v.topRows(keys), o_.middleRows(first, count));
     accumulate_product(MatrixD(p.transpose()), upstream, sums_.dv.topRows(keys));
     const MatrixD ds = score_gradient(first, p, upstream);
     accumulate_product(ds, problem_.k.topRows(keys), dq_.middleRows(first, count));

@@ -23,7 +23,8 @@ struct Gradients {
 /// dK = sm_scale dS^T Q. `heads` are the query heads of one group: the same k, v and masks but for an additive one.
 /// upstream[h] is [Nq, dv]. Rows stream over the keys: memory is O(N d). Every sum is float64 in ascending order (of
 /// channels, keys, queries, heads), so the bits are the same everywhere. A query that sees no key has gradient zero.
-/// A NaN or Inf in the inputs spreads to whatever it meets. Throws Error(input) when shapes disagree.
+/// o is reference_attention()'s for finite inputs; a NaN or Inf spreads to whatever it meets. Throws Error(input) when
+/// shapes disagree.
 Gradients reference_gradients(std::span<const Problem> heads, std::span<const MatrixD> upstream);
 
 /// What a recipe's forward and backward pass give; the order of operations is in gradient_recipe.cpp, step by step.

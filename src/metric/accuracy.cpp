@@ -320,6 +320,7 @@ bool MetricSummary::operator==(const MetricSummary& other) const {
 void Summary::add(const Accuracy& accuracy, std::string_view call) {
   cos_sim.add(accuracy.cos_sim(), call);
   rel_l1.add(accuracy.rel_l1(), call);
+  rel_l2.add(accuracy.rel_l2(), call);
   rmse.add(accuracy.rmse(), call);
   max_abs.add(accuracy.max_abs(), call);
   nan_count += accuracy.nan_count();
@@ -329,6 +330,7 @@ void Summary::add(const Accuracy& accuracy, std::string_view call) {
 void Summary::merge(const Summary& other) {
   cos_sim.merge(other.cos_sim);
   rel_l1.merge(other.rel_l1);
+  rel_l2.merge(other.rel_l2);
   rmse.merge(other.rmse);
   max_abs.merge(other.max_abs);
   nan_count += other.nan_count;

@@ -151,6 +151,7 @@ class MetricSummary {
 struct Summary {
   MetricSummary cos_sim{MetricSummary::Better::higher};
   MetricSummary rel_l1{MetricSummary::Better::lower};
+  MetricSummary rel_l2{MetricSummary::Better::lower};
   MetricSummary rmse{MetricSummary::Better::lower};
   MetricSummary max_abs{MetricSummary::Better::lower};
   std::int64_t nan_count = 0;

@@ -114,7 +114,7 @@ TEST_CASE("Every mistake is told with file, line, key and what is allowed") {
   says(kDump + "calls = \"(\"\n" + grid, "sweep.toml:3", "'calls' is no regular expression");
   says(kDump + "heads = \"3:1\"\n" + grid, "sweep.toml:3", "3:1");
   says("colour = 1\n" + kDump + grid, "sweep.toml:1",
-       "unknown key 'colour'; a sweep takes output, threads, dump, grid");
+       "unknown key 'colour'; a sweep takes output, threads, backward, upstream_seed, dump, grid");
   says("threads = -1\n" + kDump + grid, "sweep.toml:1", "'threads'");
   says("output = \"rows.csv\"\n" + kDump + grid, "sweep.toml:1", ".h5");
   says(kDump, "sweep.toml", "there is no [[grid]]");
