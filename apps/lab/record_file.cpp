@@ -73,12 +73,51 @@ std::string read_all(int descriptor, int& error) {
   }
 }
 
+[[noreturn]] void fail_read(const std::string& path, int error) {
+  throw Error(ErrorKind::input, fmt::format("{}: cannot be read: {}", path, std::strerror(error)));
+}
+
+Records records_of(const std::string& path, int descriptor) {
+  int error = 0;
+  const std::string bytes = read_all(descriptor, error);
+  if (error != 0) fail_read(path, error);
+  if (!bytes.starts_with(kSignature) && !kSignature.starts_with(bytes)) {
+    throw Error(ErrorKind::input, path + ": is no journal of qattn and is left alone; choose another output");
+  }
+  Records found;
+  if (bytes.size() >= kSignature.size()) found.end = kSignature.size();
+  while (found.end != 0 && bytes.size() - found.end >= kFrameBytes) {
+    const std::uint64_t length = word_at(bytes, found.end);
+    if (length > bytes.size() - found.end - kFrameBytes) break;
+    const std::string_view record = std::string_view(bytes).substr(found.end + kFrameBytes, length);
+    if (checksum(record) != word_at(bytes, found.end + 4)) break;
+    found.records.emplace_back(record);
+    found.end += kFrameBytes + length;
+  }
+  found.dropped = bytes.size() - found.end;
+  return found;
+}
+
 }  // namespace
+
+Records peek_records(const std::string& path) {
+  const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (descriptor < 0 && errno == ENOENT) return {};
+  if (descriptor < 0) fail_read(path, errno);
+  try {
+    Records found = records_of(path, descriptor);
+    ::close(descriptor);
+    return found;
+  } catch (...) {
+    ::close(descriptor);
+    throw;
+  }
+}
 
 RecordFile::RecordFile(const std::string& path) : path_(path) {
   try {
     open_and_lock();
-    read_records();
+    found_ = records_of(path_, descriptor_);
   } catch (...) {
     if (descriptor_ >= 0) ::close(descriptor_);
     throw;
@@ -110,50 +149,31 @@ void RecordFile::open_and_lock() {
   }
 }
 
-void RecordFile::read_records() {
-  int error = 0;
-  const std::string bytes = read_all(descriptor_, error);
-  if (error != 0) throw Error(ErrorKind::input, fmt::format("{}: cannot be read: {}", path_, std::strerror(error)));
-  if (!bytes.starts_with(kSignature) && !kSignature.starts_with(bytes)) {
-    throw Error(ErrorKind::input, path_ + ": is no journal of qattn and is left alone; choose another output");
-  }
-  if (bytes.size() >= kSignature.size()) end_ = kSignature.size();
-  while (end_ != 0 && bytes.size() - end_ >= kFrameBytes) {
-    const std::uint64_t length = word_at(bytes, end_);
-    if (length > bytes.size() - end_ - kFrameBytes) break;
-    const std::string_view record = std::string_view(bytes).substr(end_ + kFrameBytes, length);
-    if (checksum(record) != word_at(bytes, end_ + 4)) break;
-    records_.emplace_back(record);
-    end_ += kFrameBytes + length;
-  }
-  dropped_ = bytes.size() - end_;
-}
-
 void RecordFile::append(std::string_view record) {
   if (record.size() > std::numeric_limits<std::uint32_t>::max()) {
     throw Error(ErrorKind::internal, path_ + ": a record is larger than 4 GiB");
   }
   const std::lock_guard lock(mutex_);
   std::string bytes;
-  if (end_ == 0) bytes = kSignature;
+  if (found_.end == 0) bytes = kSignature;
   bytes += frame_of(record);
-  int error = ::ftruncate(descriptor_, static_cast<off_t>(end_)) == 0 ? 0 : errno;
-  if (error == 0) error = write_at(descriptor_, bytes, end_);
+  int error = ::ftruncate(descriptor_, static_cast<off_t>(found_.end)) == 0 ? 0 : errno;
+  if (error == 0) error = write_at(descriptor_, bytes, found_.end);
   if (error == 0 && ::fdatasync(descriptor_) != 0 && errno != EINVAL) error = errno;
   if (error != 0) {
     // Best effort: what cannot be taken back is no whole record and will be dropped when the file is read.
-    static_cast<void>(::ftruncate(descriptor_, static_cast<off_t>(end_)) == 0);
+    static_cast<void>(::ftruncate(descriptor_, static_cast<off_t>(found_.end)) == 0);
     fail(error);
   }
-  end_ += bytes.size();
+  found_.end += bytes.size();
 }
 
 void RecordFile::clear() {
   const std::lock_guard lock(mutex_);
   if (::ftruncate(descriptor_, 0) != 0) fail(errno);
-  end_ = 0;
-  records_.clear();
-  dropped_ = 0;
+  found_.end = 0;
+  found_.records.clear();
+  found_.dropped = 0;
 }
 
 void RecordFile::remove() {

@@ -10,6 +10,18 @@
 
 namespace qattn::lab {
 
+/// What a file of records held when it was read.
+struct Records {
+  std::vector<std::string> records;  ///< the contents of the whole records, in order
+  std::uint64_t end = 0;             ///< behind the last whole record
+  std::uint64_t dropped = 0;         ///< bytes behind that which are no whole record
+};
+
+/// A look at a file that another process may be writing: nothing is locked, made or changed, and a record that is being
+/// appended is not there yet. Nothing when there is no such file. Throws Error(input) when it cannot be read or is of
+/// another kind.
+Records peek_records(const std::string& path);
+
 /// A file of records, opened and locked for this process alone. It begins with the line "QATTNJ1"; a record is its
 /// length and its CRC-32 (of length and content), 4 bytes each, lowest first, then its content. Each record is on the
 /// disk when append() returns. A record that is cut off or damaged ends the file: it and what follows are dropped when
@@ -25,9 +37,9 @@ class RecordFile {
 
   const std::string& path() const { return path_; }
   /// The contents of the whole records that were there when the file was opened, in order.
-  const std::vector<std::string>& records() const { return records_; }
+  const std::vector<std::string>& records() const { return found_.records; }
   /// Bytes behind them that are no whole record.
-  std::uint64_t dropped_bytes() const { return dropped_; }
+  std::uint64_t dropped_bytes() const { return found_.dropped; }
 
   /// May be called from several threads. Throws Error(input) that names the reason when the record cannot be written;
   /// the file then ends with the record before it.
@@ -39,14 +51,11 @@ class RecordFile {
 
  private:
   void open_and_lock();
-  void read_records();
   [[noreturn]] void fail(int error) const;
 
   std::string path_;
   int descriptor_ = -1;
-  std::uint64_t end_ = 0;  ///< behind the last whole record
-  std::vector<std::string> records_;
-  std::uint64_t dropped_ = 0;
+  Records found_;  ///< `end` grows as records are appended
   std::mutex mutex_;
 };
 

@@ -6,7 +6,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <filesystem>
 
 #include "base/error.h"
 
@@ -85,10 +84,10 @@ void parse_cell(std::string_view record, Results& results) {
   results.cells.insert_or_assign(id, std::move(cell));
 }
 
-std::vector<Run> parse(const RecordFile& file) {
+std::vector<Run> parse(const std::vector<std::string>& records, const std::string& path) {
   std::vector<Run> runs;
   try {
-    for (const std::string_view record : file.records()) {
+    for (const std::string_view record : records) {
       if (record.starts_with(kRunRecord)) {
         runs.push_back(parse_run(record.substr(1)));
       } else if (record.starts_with(kCellRecord) && !runs.empty()) {
@@ -98,8 +97,7 @@ std::vector<Run> parse(const RecordFile& file) {
       }
     }
   } catch (const std::exception& e) {
-    throw Error(ErrorKind::input,
-                fmt::format("{}: cannot be understood ({}); --restart begins anew", file.path(), e.what()));
+    throw Error(ErrorKind::input, fmt::format("{}: cannot be understood ({}); --restart begins anew", path, e.what()));
   }
   return runs;
 }
@@ -153,7 +151,7 @@ ResultsJournal::ResultsJournal(const std::string& path, Results& plan, const std
                                const Json& source, bool restart)
     : file_(path) {
   if (restart) file_.clear();
-  for (const Run& run : parse(file_)) {
+  for (const Run& run : parse(file_.records(), path)) {
     check_inputs(path, run.results, plan);
     check_build(path, run.results.sources.front(), source);
     if (run.configuration != configuration) refuse_configuration(path, run.results, plan);
@@ -171,10 +169,8 @@ ResultsJournal::ResultsJournal(const std::string& path, Results& plan, const std
 void ResultsJournal::append(const CellId& id, const Cell& cell) { file_.append(cell_record(id, cell)); }
 
 std::size_t finished_cells(const std::string& path, const Results& plan, const std::string& configuration) {
-  if (!std::filesystem::exists(path)) return 0;
   Results found = plan;
-  const RecordFile file(path);
-  for (const Run& run : parse(file)) {
+  for (const Run& run : parse(peek_records(path).records, path)) {
     if (run.configuration == configuration) take_cells(found, run.results);
   }
   return found.cells.size();

@@ -34,8 +34,8 @@ class ResultsJournal {
   std::size_t source_ = 0;
 };
 
-/// The cells that the journal at `path` holds for `plan`, for a look from outside: nothing is written or locked for
-/// long. 0 without a journal, or with one of another configuration.
+/// The cells that the journal at `path` holds for `plan`, for a look from outside, also while a sweep writes it:
+/// nothing is locked or changed. 0 without a journal, or with one of another configuration.
 std::size_t finished_cells(const std::string& path, const Results& plan, const std::string& configuration);
 
 }  // namespace qattn::lab

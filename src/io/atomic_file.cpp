@@ -7,6 +7,9 @@
 
 #include <atomic>
 #include <cerrno>
+#include <charconv>
+#include <chrono>
+#include <csignal>
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
@@ -64,6 +67,24 @@ bool is_special(const std::string& path) {
   return fs::exists(status) && !fs::is_regular_file(status) && !fs::is_directory(status);
 }
 
+/// Removes what killed processes left beside `target`: ".<name>.<pid>.<number>.tmp" of a process that is gone. A young
+/// one stays: another machine that shares the folder may be writing it.
+void remove_abandoned(const std::string& target) {
+  const std::string prefix = "." + fs::path(target).filename().string() + ".";
+  std::error_code failed;
+  for (const auto& entry : fs::directory_iterator(folder_of(target), failed)) {
+    const std::string name = entry.path().filename().string();
+    if (!name.starts_with(prefix) || !name.ends_with(".tmp")) continue;
+    const std::string_view rest = std::string_view(name).substr(prefix.size());
+    pid_t process = 0;
+    const auto [end, error] = std::from_chars(rest.data(), rest.data() + rest.size(), process);
+    if (error != std::errc() || process <= 0 || *end != '.') continue;
+    const auto age = fs::file_time_type::clock::now() - fs::last_write_time(entry.path(), failed);
+    if (failed || age < std::chrono::minutes(10)) continue;
+    if (::kill(process, 0) != 0 && errno == ESRCH) ::unlink(entry.path().c_str());
+  }
+}
+
 void write_directly(const std::string& path, std::span<const std::byte> bytes) {
   const int descriptor = ::open(path.c_str(), O_WRONLY | O_CLOEXEC);
   if (descriptor < 0) fail_write(path, errno);
@@ -81,6 +102,7 @@ PendingFile::PendingFile(const std::string& target) : target_(resolve(target)) {
   if (fs::is_directory(status)) fail(target_, "cannot be written: it is a folder; give a file's name");
   if (is_special(target_)) fail(target_, "cannot be written: it is no regular file; give another name");
   if (fs::exists(status) && ::access(target_.c_str(), W_OK) != 0) fail_write(target_, errno);
+  remove_abandoned(target_);
   const mode_t mode = fs::exists(status) ? static_cast<mode_t>(status.permissions()) & 0777 : 0666;
   for (int attempt = 0; attempt < 1000; ++attempt) {
     temporary_ = folder_of(target_) + "/." + fs::path(target_).filename().string() + "." + std::to_string(::getpid()) +

@@ -12,7 +12,8 @@ namespace qattn::io {
 /// without commit() nothing of it remains. Every failure is an Error(input) that names the target and the reason.
 class PendingFile {
  public:
-  /// Creates an empty file in the target's folder. A target that is a symbolic link is followed; one that exists and
+  /// Creates an empty file in the target's folder, and removes those that killed processes of this machine left there
+  /// for the same target. A target that is a symbolic link is followed; one that exists and
   /// is no regular file is refused.
   explicit PendingFile(const std::string& target);
   ~PendingFile();

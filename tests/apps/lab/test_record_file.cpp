@@ -120,3 +120,17 @@ TEST_CASE("When the disk is full the records that are there stay, and later ther
   }
   CHECK(RecordFile(path).records() == Records{"kept", "later"});
 }
+
+TEST_CASE("A look at records that another has locked changes nothing") {
+  const ScratchFolder folder;
+  CHECK(lab::peek_records(folder / "none").records.empty());
+  CHECK_FALSE(std::filesystem::exists(folder / "none"));
+  lab::RecordFile file(folder / "r");
+  file.append("one");
+  file.append("two");
+  const std::string before = slurp(folder / "r");
+  CHECK(lab::peek_records(folder / "r").records == std::vector<std::string>{"one", "two"});
+  CHECK(slurp(folder / "r") == before);
+  file.append("three");
+  CHECK(lab::peek_records(folder / "r").records.size() == 3);
+}

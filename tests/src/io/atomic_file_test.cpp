@@ -3,8 +3,13 @@
 
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
+#include <chrono>
 #include <csignal>
+#include <filesystem>
+#include <string>
 
 #include "scratch.h"
 #include "support/catch.h"
@@ -78,6 +83,27 @@ TEST_CASE("a write that fails half way leaves the old file and no other") {
   CHECK(contains(message, "out: cannot be written: File too large"));
   CHECK(slurp(folder / "out") == "old");
   CHECK(folder.entries() == 1);
+}
+
+TEST_CASE("temporary files of processes that are gone are removed, those of living ones are not") {
+  const ScratchFolder folder;
+  const pid_t gone = ::fork();
+  if (gone == 0) ::_exit(0);
+  REQUIRE(gone > 0);
+  REQUIRE(::waitpid(gone, nullptr, 0) == gone);
+  const std::string abandoned = folder / (".a.h5." + std::to_string(gone) + ".0.tmp");
+  const std::string living = folder / (".a.h5." + std::to_string(::getppid()) + ".7.tmp");
+  const std::string other = folder / (".b.h5." + std::to_string(gone) + ".0.tmp");
+  const std::string fresh = folder / (".a.h5." + std::to_string(gone) + ".1.tmp");
+  for (const std::string& path : {abandoned, fresh, living, other, folder / ".a.h5.x.tmp"}) spill(path, "x");
+  const auto old = std::filesystem::last_write_time(abandoned) - std::chrono::hours(1);
+  for (const std::string& path : {abandoned, living, other}) std::filesystem::last_write_time(path, old);
+  write_file(folder / "a.h5", std::string_view("whole"));
+  CHECK_FALSE(std::filesystem::exists(abandoned));
+  CHECK(std::filesystem::exists(fresh));
+  CHECK(std::filesystem::exists(living));
+  CHECK(std::filesystem::exists(other));
+  CHECK(std::filesystem::exists(folder / ".a.h5.x.tmp"));
 }
 
 }  // namespace
