@@ -107,6 +107,18 @@ std::span<const Distribution> distributions() {
         {"biased-channels", 4.0, 0.0, 65536.0, "number of biased channels in each head; a whole number"}},
        {"q", "k", "v"},
        draw_channel_bias},
+      {"cogvideox-like",
+       "a stand-in for CogVideoX, whose tensors are not public: channel-bias with sizes for which SageAttention2-4b "
+       "loses "
+       "about as much without smoothing and with K smoothed as the paper's Table 4 says",
+       "sized after SageAttention2 (2411.10958 v7), Table 4; nothing of it is measured on the model",
+       {{"sigma", 0.6, 0.0, 1e30, "standard deviation"},
+        {"q-bias", 6.0, 0.0, 1e6, "bias of Q's biased channels, in units of sigma"},
+        {"k-bias", 10.0, 0.0, 1e6, "bias of K's biased channels, in units of sigma"},
+        {"v-bias", 0.1, 0.0, 1e6, "bias of V's biased channels, in units of sigma"},
+        {"biased-channels", 10.0, 0.0, 65536.0, "number of biased channels in each head; a whole number"}},
+       {"q", "k", "v"},
+       draw_channel_bias},
       {"fa3-outlier",
        "N(0, 1) + N(0, outlier-sigma^2) * Bernoulli(outlier-rate): FlashAttention-3's test",
        "FlashAttention-3 (2407.08608), section 4.3",

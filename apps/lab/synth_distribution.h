@@ -43,7 +43,7 @@ struct Distribution {
   MatrixD (*draw)(const SynthHead& head, const SynthValues& values);
 };
 
-/// normal, channel-bias, fa3-outlier, sagebwd. Adding one is adding one entry to the table in synth_distribution.cpp.
+/// normal, channel-bias, cogvideox-like, fa3-outlier, sagebwd. Adding one is adding one entry to the table in synth_distribution.cpp.
 std::span<const Distribution> distributions();
 
 /// Throws Error(usage) that lists the names.

@@ -129,6 +129,45 @@ TEST_CASE("table prints the paper's figures beside ours, and lists what is known
   CHECK(json_of(run(folder, "table sage2-table4 --json"))["rows"].size() == 6);
 }
 
+TEST_CASE("plan gives each layer a recipe, and what it prints as exceptions gives the same model") {
+  const ScratchFolder folder;
+  write_tiny_dump(folder / "a.h5", {"layer_00", "layer_01", "layer_02"});
+  const Outcome outcome = run(folder, "plan " + folder / "a.h5" + " --budget 1 --recipe int4-token --json");
+  REQUIRE(outcome.status == 0);
+  const nlohmann::json document = json_of(outcome);
+  REQUIRE(document["rows"].size() == 3);
+  std::string kept;
+  int planned = 0;
+  for (const nlohmann::json& row : document["rows"]) {
+    CHECK(row["head"].is_null());
+    if (row["recipe"] != "fa2-fp16") continue;
+    kept = row["call"];
+    ++planned;
+  }
+  CHECK(planned == 1);
+  const Outcome again = run(folder, "run " + folder / "a.h5" + " --recipe int4-token --set exceptions=^" + kept +
+                                        " --set exception_recipe=fa2-fp16 --json");
+  CHECK(json_of(again)["summary"][0]["rel_l1"] == document["summary"]["model"][0]["rel_l1"]);
+  const auto seconds = [&](const char* threshold) {
+    const nlohmann::json plan = json_of(run(folder, "plan " + folder / "a.h5" + " --json --threshold " + threshold));
+    int count = 0;
+    for (const nlohmann::json& layer : plan["summary"]["layers"]) count += layer["recipe"] == "sage1-B" ? 1 : 0;
+    return count;
+  };
+  CHECK(seconds("-1") == 0);
+  CHECK(seconds("1") == 3);
+  CHECK(run(folder, "plan " + folder / "a.h5" + " --budget 1 --threshold 0.5").status == 2);
+  CHECK(run(folder, "plan " + folder / "a.h5" + " --budget 1 --by size").status == 2);
+}
+
+TEST_CASE("recipes name the bound of FP16 sums") {
+  const ScratchFolder folder;
+  const nlohmann::json rows = json_of(run(folder, "recipes sage2pp-224 sage1-B --json"))["rows"];
+  CHECK(rows[0]["bound"].get<std::string>().find("at most 64512, below 65504: cannot overflow") != std::string::npos);
+  CHECK(rows[1]["bound"].get<std::string>().find("overflows") != std::string::npos);
+  CHECK(json_of(run(folder, "recipes --json"))["rows"].size() >= 30);
+}
+
 TEST_CASE("recipes, formats and info speak every form; rows have names") {
   const ScratchFolder folder;
   CHECK(json_of(run(folder, "recipes --json"))["rows"].size() >= 8);
