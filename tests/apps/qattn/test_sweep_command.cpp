@@ -181,7 +181,7 @@ TEST_CASE("A full disk is status 3 and keeps the finished cells; another sweep o
   const std::string err = folder / "err";
   // In sh the unit is 512 bytes: room for the journal's head and some cells.
   const std::string command =
-      "sh -c \"ulimit -f 40; '" QATTN_PROGRAM "' sweep " + sweep.config + " >/dev/null 2>" + err + "\"";
+      "sh -c \"ulimit -f 80; '" QATTN_PROGRAM "' sweep " + sweep.config + " >/dev/null 2>" + err + "\"";
   const int status = std::system(command.c_str());
   CHECK(WEXITSTATUS(status) == 3);
   CHECK(testing::is_one_line(slurp(err)));

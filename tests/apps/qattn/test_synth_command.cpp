@@ -58,7 +58,7 @@ TEST_CASE("synth is the same file for the same seed, another for another") {
 TEST_CASE("synth --list has every distribution with its parameters") {
   const ScratchFolder folder;
   const nlohmann::json rows = json_of(testing::qattn(folder, "synth --list --json"))["rows"];
-  REQUIRE(rows.size() == 4);
+  REQUIRE(rows.size() == 5);
   CHECK(rows[1]["name"] == "channel-bias");
   CHECK(rows[1]["parameters"]["k-bias"] == 8.0);
   CHECK(contains(testing::qattn(folder, "synth --list").out, "--outlier-rate (0.001)"));
