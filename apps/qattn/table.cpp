@@ -1,8 +1,12 @@
 // qattn table: a paper's table, ours beside it.
+#include <algorithm>
 #include <memory>
+#include <string>
+#include <utility>
 
 #include "base/error.h"
 #include "command.h"
+#include "io/atomic_file.h"
 #include "lab/paper_table.h"
 #include "lab/provenance.h"
 #include "lab/synthetic_table.h"
@@ -16,6 +20,7 @@ namespace {
 struct Options {
   std::string id;
   bool list = false;
+  bool all = false;
   std::int64_t seeds = 0;
   WorkOptions work;
   OutputOptions output;
@@ -39,17 +44,22 @@ int list(const Options& options) {
   return 0;
 }
 
-int print_paper(const Options& options, const lab::PaperTable& table) {
-  lab::Report report = lab::compare(table, nullptr, nullptr);
-  report.context = lab::tool_context();
-  report.context["command"] = "table";
-  emit(report, options.output);
-  return 0;
+/// A report and the command's exit status.
+struct Measured {
+  lab::Report report;
+  int status = 0;
+};
+
+Measured print_paper(const lab::PaperTable& table) {
+  Measured measured{lab::compare(table, nullptr, nullptr)};
+  measured.report.context = lab::tool_context();
+  measured.report.context["command"] = "table";
+  return measured;
 }
 
 /// A table whose tensors are drawn; they are measured as run's are.
-int measure(const Options& options, const lab::PaperTable& table) {
-  if (!options.work.selection.inputs.empty()) {
+Measured draw(const Options& options, const lab::PaperTable& table) {
+  if (!options.all && !options.work.selection.inputs.empty()) {
     throw Error(ErrorKind::usage, table.id + " draws its own tensors, as its paper describes them; leave --dump out");
   }
   const Stopwatch time;
@@ -69,25 +79,47 @@ int measure(const Options& options, const lab::PaperTable& table) {
   report.context["command"] = "table";
   report.context["table"] = table.id;
   report.context["seconds"] = time.seconds();
-  emit(report, options.output);
-  return status_of(result);
+  return {std::move(report), status_of(result)};
 }
 
-int table(const Options& options) {
-  if (options.list) return list(options);
-  if (options.id.empty()) throw Error(ErrorKind::usage, "table: give the ID of a table, or --list");
+Measured measure(const Options& options, const lab::PaperTable& table) {
+  if (table.synthetic) return draw(options, table);
+  if (options.work.selection.inputs.empty()) return print_paper(table);
   const Stopwatch time;
-  const lab::PaperTable table = lab::load_paper_table(options.id);
-  if (table.synthetic) return measure(options, table);
-  if (options.work.selection.inputs.empty()) return print_paper(options, table);
   const std::vector<lab::Trial> trials = lab::trials_of(table);
   const lab::DumpSet dumps = options.work.open();
   const lab::RunResult result = run_with_progress(dumps, trials, options.work, options.output);
   lab::Report report = lab::compare(table, &dumps, &result);
   report.context = run_context("table", dumps, trials, options.work, time.seconds());
   report.context["table"] = table.id;
-  emit(report, options.output);
-  return status_of(result);
+  return {std::move(report), status_of(result)};
+}
+
+/// Every table in one Markdown and one LaTeX file, FILE.md and FILE.tex.
+int all_tables(const Options& options) {
+  if (!options.id.empty() || options.output.file.empty()) {
+    throw Error(ErrorKind::usage, "table --all: give --output FILE (FILE.md and FILE.tex are written) and no ID");
+  }
+  std::string markdown, latex;
+  int status = 0;
+  for (const lab::PaperTable& table : lab::load_all_paper_tables()) {
+    const Measured measured = measure(options, table);
+    markdown += "## " + table.id + "\n\n" + lab::render(measured.report, lab::Form::markdown) + "\n";
+    latex += "% " + table.id + "\n" + lab::render(measured.report, lab::Form::latex) + "\n";
+    status = std::max(status, measured.status);
+  }
+  io::write_file(options.output.file + ".md", markdown);
+  io::write_file(options.output.file + ".tex", latex);
+  return status;
+}
+
+int table(const Options& options) {
+  if (options.list) return list(options);
+  if (options.all) return all_tables(options);
+  if (options.id.empty()) throw Error(ErrorKind::usage, "table: give the ID of a table, --list or --all");
+  const Measured measured = measure(options, lab::load_paper_table(options.id));
+  emit(measured.report, options.output);
+  return measured.status;
 }
 
 }  // namespace
@@ -97,6 +129,7 @@ void add_table(CLI::App& app, Action& action) {
   CLI::App* command = app.add_subcommand("table", "a paper's table: the paper's figures beside ours");
   command->add_option("id", options->id, "the table, e.g. sage2-table4, or a .toml file")->type_name("ID");
   command->add_flag("--list", options->list, "the tables that are known");
+  command->add_flag("--all", options->all, "every table in one report: --output FILE writes FILE.md and FILE.tex");
   command->add_option("--dump", options->work.selection.inputs, "measure on these dumps (files or folders)")
       ->type_name("DUMP");
   command->add_option("--seeds", options->seeds, "draws of a synthetic table's tensors (default: as the table says)")
