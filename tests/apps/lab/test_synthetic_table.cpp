@@ -131,7 +131,8 @@ TEST_CASE("The synthetic tables say what they chose and how exact the paper's fi
 }
 
 TEST_CASE("The synthetic tables' figures lie within the spread as often as the README says", "[.][exhaustive]") {
-  const std::pair<const char*, std::int64_t> kLeast[] = {{"sagebwd2-table1", 34}, {"attn-qat-instability", 4}};
+  const std::pair<const char*, std::int64_t> kLeast[] = {
+      {"sagebwd2-table1", 39}, {"attn-qat-instability", 4}, {"fa3-table3", 7}, {"cublaslt-accumulation", 2}};
   for (const auto& [id, least] : kLeast) {
     INFO(id);
     CHECK(lab::measure_synthetic(lab::load_paper_table(id), 0, {}).summary["within"].get<std::int64_t>() >= least);
