@@ -151,6 +151,16 @@ MatrixD DumpSet::read_tensor(const SelectedCall& selected, const std::string& da
   return values;
 }
 
+Tensor DumpSet::read_codes(const SelectedCall& selected, const std::string& dataset, std::int64_t batch,
+                           std::int64_t head) const {
+  return readers_[selected.file].read_head(*selected.call, dataset, batch, head);
+}
+
+double DumpSet::descale(const SelectedCall& selected, const std::string& dataset, std::int64_t batch,
+                        std::int64_t kv_head) const {
+  return readers_[selected.file].descale(*selected.call, dataset, batch, kv_head);
+}
+
 std::string first_bad_input(const std::vector<HeadProblem>& head) {
   for (const HeadProblem& part : head) {
     for (const std::string& found :

@@ -60,6 +60,12 @@ class DumpSet {
   MatrixD read_tensor(const SelectedCall& call, const std::string& dataset, std::int64_t batch,
                       std::int64_t head) const;
 
+  /// One head of any dataset of the call as the file has it: [tokens, head_dim], or [tokens] of "lse".
+  Tensor read_codes(const SelectedCall& call, const std::string& dataset, std::int64_t batch, std::int64_t head) const;
+
+  /// Element [batch, kv_head] of "q_descale", "k_descale" or "v_descale"; 1 when the call has none.
+  double descale(const SelectedCall& call, const std::string& dataset, std::int64_t batch, std::int64_t kv_head) const;
+
  private:
   std::vector<std::string> files_;
   std::vector<io::DumpReader> readers_;

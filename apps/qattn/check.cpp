@@ -1,4 +1,4 @@
-// qattn check: recorded vectors against the models, bit for bit.
+// qattn check: recorded vectors against the models, and what kernels returned against recipes and replays.
 #include "lab/check.h"
 
 #include <fmt/format.h>
@@ -8,7 +8,13 @@
 
 #include "base/error.h"
 #include "command.h"
+#include "io/atomic_file.h"
+#include "io/vectors.h"
+#include "kernels/kernel.h"
+#include "lab/check_dump.h"
+#include "lab/junit.h"
 #include "lab/provenance.h"
+#include "lab/recipe_file.h"
 #include "options.h"
 #include "progress.h"
 
@@ -16,8 +22,16 @@ namespace qattn::cli {
 namespace {
 
 struct Options {
-  lab::CheckOptions check;
+  lab::CheckOptions vectors;
   std::string blocks;
+  WorkOptions work;  ///< of dumps; the files are those of both kinds
+  std::string recipe, kernel, arch, lse;
+  std::vector<std::string> settings;
+  double factor = 2;
+  double lse_tolerance = 1e-4;
+  std::int64_t ulp = -1;
+  bool explain = false;
+  std::string junit;
   OutputOptions output;
 };
 
@@ -38,24 +52,138 @@ void parse_blocks(const std::string& text, lab::CheckOptions& options) {
       colon == std::string::npos ? options.first_block + 1 : parse(std::string_view(text).substr(colon + 1));
 }
 
-int check(Options options) {
-  parse_blocks(options.blocks, options.check);
+/// Files of recorded vectors, and dumps.
+struct Inputs {
+  std::vector<std::string> vectors, dumps;
+};
+
+Inputs sort_inputs(const std::vector<std::string>& files) {
+  Inputs inputs;
+  for (const std::string& file : io::dump_files(files)) {
+    (io::schema(file) == io::kDumpSchema ? inputs.dumps : inputs.vectors).push_back(file);
+  }
+  return inputs;
+}
+
+/// Keyword arguments of a kernel from --set; a key that it does not have is refused.
+io::Attributes kernel_arguments(const Options& options) {
+  const kernels::Kernel& kernel = kernels::find_kernel(options.kernel);
+  io::Attributes arguments;
+  for (const std::string& setting : options.settings) {
+    const auto [key, value] = lab::parse_override(setting);
+    std::string known = fmt::format("{}{}causal_align sm_count", kernel.arguments, kernel.arguments.empty() ? "" : " ");
+    if (fmt::format(" {} ", known).find(fmt::format(" {} ", key)) == std::string::npos) {
+      throw Error(ErrorKind::usage, fmt::format("check: {} has no argument '{}'; it has {}", kernel.name, key, known));
+    }
+    arguments[key] = value;
+  }
+  return arguments;
+}
+
+lab::DumpCheckOptions dump_options(const Options& options) {
+  if (options.recipe.empty() == options.kernel.empty()) {
+    throw Error(
+        ErrorKind::usage,
+        "check: a dump needs either --recipe NAME (errors relative to that recipe's; `qattn recipes`) or --kernel "
+        "NAME (bit for bit)");
+  }
+  if (!options.recipe.empty() && !options.arch.empty()) {
+    throw Error(ErrorKind::usage,
+                "check: --arch concerns kernels; a recipe names its instructions itself (--set accumulator=sm89.mma)");
+  }
+  lab::DumpCheckOptions check;
+  if (!options.recipe.empty()) {
+    std::vector<lab::Override> overrides;
+    for (const std::string& setting : options.settings) {
+      overrides.push_back(lab::parse_override(setting));
+      check.keep_o_format = check.keep_o_format || overrides.back().first == "o_format";
+    }
+    check.recipe = lab::with_overrides(lab::load_recipe(options.recipe), overrides);
+    attention::validate(*check.recipe);
+  } else {
+    check.kernel = options.kernel;
+    check.arguments = kernel_arguments(options);
+    if (!options.arch.empty()) check.arch = options.arch;
+  }
+  check.factor = options.factor;
+  if (options.ulp >= 0) check.ulp = static_cast<std::uint64_t>(options.ulp);
+  check.lse_tolerance = options.lse_tolerance;
+  if (!options.lse.empty()) check.lse_demanded = lab::parse_lse_convention(options.lse);
+  check.explain = options.explain;
+  check.threads = options.work.threads;
+  return check;
+}
+
+void append(lab::CheckResult& all, lab::CheckResult&& more) {
+  std::move(more.rows.begin(), more.rows.end(), std::back_inserter(all.rows));
+  std::move(more.details.begin(), more.details.end(), std::back_inserter(all.details));
+  std::move(more.remarks.begin(), more.remarks.end(), std::back_inserter(all.remarks));
+  all.passed = all.passed && more.passed;
+}
+
+lab::CheckResult run_checks(Options& options, const Inputs& inputs) {
+  const InterruptGuard interrupt;
+  Progress progress("check", options.output.quiet);
+  const auto show = [&](std::int64_t done, std::int64_t total) { progress.show(done, total); };
+  lab::CheckResult result;
+  if (inputs.dumps.empty() && !(options.recipe.empty() && options.kernel.empty())) {
+    throw Error(ErrorKind::usage, "check: --recipe and --kernel concern dumps, and there is none among the files");
+  }
+  if (!inputs.dumps.empty()) {
+    lab::DumpCheckOptions check = dump_options(options);
+    check.progress = show;
+    check.cancelled = InterruptGuard::requested;
+    options.work.selection.inputs = inputs.dumps;
+    append(result, lab::check_dump(options.work.open(), check));
+  }
+  if (!inputs.vectors.empty()) {
+    options.vectors.files = inputs.vectors;
+    options.vectors.threads = options.work.threads;
+    options.vectors.arch = options.arch;
+    options.vectors.progress = show;
+    options.vectors.cancelled = InterruptGuard::requested;
+    append(result, lab::check_vectors(options.vectors));
+  }
+  return result;
+}
+
+/// One test for each row; a failed row's detail is the next of the details.
+std::vector<lab::JunitCase> junit_cases(const lab::CheckResult& result) {
+  std::vector<lab::JunitCase> cases;
+  std::size_t detail = 0;
+  for (const lab::Json& row : result.rows) {
+    std::string name = row["case"].get<std::string>();
+    for (const char* key : {"batch", "head"}) {
+      if (!lab::find(row, key).is_null()) name += fmt::format("/{} {}", key, row[key].get<std::int64_t>());
+    }
+    lab::JunitCase test{name + "/" + row["output"].get<std::string>(), row["name"].get<std::string>(), {}, {}};
+    const lab::Json& passed = lab::find(row, "passed");
+    const bool failed = passed.is_boolean() ? !passed.get<bool>() : row["mismatches"] != 0;
+    if (failed) test.failure = result.details.at(detail++);
+    cases.push_back(std::move(test));
+  }
+  return cases;
+}
+
+lab::Report report_of(const Options& options, const Inputs& inputs, const lab::CheckResult& result) {
   lab::Report report;
   report.context = lab::tool_context();
   report.context["command"] = "check";
-  report.context["inputs"] = lab::input_context(options.check.files);
-  const InterruptGuard interrupt;
-  lab::CheckResult result;
-  {
-    Progress progress("check", options.output.quiet);
-    options.check.progress = [&](std::int64_t done, std::int64_t total) { progress.show(done, total); };
-    options.check.cancelled = [] { return InterruptGuard::requested(); };
-    result = lab::check_vectors(options.check);
+  std::vector<std::string> files = inputs.dumps;
+  files.insert(files.end(), inputs.vectors.begin(), inputs.vectors.end());
+  report.context["inputs"] = lab::input_context(files);
+  if (!inputs.dumps.empty()) {
+    report.context["recipe"] = options.recipe;
+    report.context["kernel"] = options.kernel;
+    report.context["set"] = options.settings;
+    report.context["factor"] = options.factor;
+    report.context["lse_tolerance"] = options.lse_tolerance;
   }
-  report.columns = lab::check_columns();
+  const bool dumps_only = inputs.vectors.empty();
+  report.columns = dumps_only ? lab::dump_check_columns() : lab::check_columns();
+  report.csv_keys = dumps_only ? lab::dump_check_keys() : lab::check_keys();
   report.rows = result.rows;
-  std::uint64_t elements = 0;
-  std::uint64_t mismatches = 0;
+  std::uint64_t elements = 0, mismatches = 0;
   for (const lab::Json& row : result.rows) {
     elements += row["elements"].get<std::uint64_t>();
     mismatches += row["mismatches"].get<std::uint64_t>();
@@ -63,25 +191,82 @@ int check(Options options) {
   report.summary = {
       {"cases", result.rows.size()}, {"elements", elements}, {"mismatches", mismatches}, {"passed", result.passed}};
   report.notes = result.details;
-  report.notes.push_back(fmt::format("{}: {} of {} elements differ in {} rows", result.passed ? "passed" : "FAILED",
-                                     mismatches, elements, result.rows.size()));
-  emit(report, options.output);
-  return result.passed ? 0 : 1;
+  report.notes.insert(report.notes.end(), result.remarks.begin(), result.remarks.end());
+  report.notes.push_back(
+      dumps_only ? fmt::format("{}: {} of {} outputs", result.passed ? "passed" : "FAILED",
+                               result.passed ? result.rows.size() : result.details.size(), result.rows.size())
+                 : fmt::format("{}: {} of {} elements differ in {} rows", result.passed ? "passed" : "FAILED",
+                               mismatches, elements, result.rows.size()));
+  return report;
+}
+
+int check(Options options) {
+  parse_blocks(options.blocks, options.vectors);
+  const std::vector<std::string> files = options.work.selection.inputs;
+  try {
+    const Inputs inputs = sort_inputs(files);
+    const lab::CheckResult result = run_checks(options, inputs);
+    if (!options.junit.empty()) io::write_file(options.junit, lab::junit_xml("qattn check", junit_cases(result)));
+    emit(report_of(options, inputs, result), options.output);
+    return result.passed ? 0 : 1;
+  } catch (const Error& error) {
+    // A CI system that reads the JUnit file is to see why there was nothing to check.
+    if (!options.junit.empty() && error.kind() == ErrorKind::input) {
+      io::write_file(options.junit, lab::junit_xml("qattn check", {{files.front(), "input", {}, error.what()}}));
+    }
+    throw;
+  }
+}
+
+void add_dump_options(CLI::App& command, Options& options) {
+  command.add_option("--recipe", options.recipe, "dumps: o may lose --factor times what this recipe loses")
+      ->type_name("NAME");
+  add_set_option(command, options.settings);
+  command.add_option("--factor", options.factor, "dumps: how much more than the recipe a kernel may lose")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  command
+      .add_option("--kernel", options.kernel,
+                  "dumps: o and lse must be what this kernel returns, bit for bit; --set gives its arguments")
+      ->type_name("NAME");
+  command
+      .add_option("--ulp", options.ulp, "dumps: o may be so many units in the last place from the kernel's or recipe's")
+      ->check(CLI::NonNegativeNumber)
+      ->type_name("N");
+  command
+      .add_option("--lse", options.lse,
+                  "dumps: the convention that lse must follow: e or 2, then ,no-mean and ,p-scale")
+      ->type_name("CONVENTION");
+  command.add_option("--lse-tolerance", options.lse_tolerance, "dumps: absolute, with --recipe")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  command.add_flag("--explain", options.explain,
+                   "dumps: which single change of the recipe comes nearest to the output");
 }
 
 }  // namespace
 
 void add_check(CLI::App& app, Action& action) {
   const auto options = std::make_shared<Options>();
-  CLI::App* command = app.add_subcommand("check", "replays recorded vectors and compares bit for bit");
-  command->add_option("files", options->check.files, "files of instruction, scalar or GEMM vectors, or of digests")
+  CLI::App* command = app.add_subcommand(
+      "check", "replays recorded vectors bit for bit, or judges what a kernel returned (a dump with o and lse)");
+  command
+      ->add_option("files", options->work.selection.inputs,
+                   "files of recorded vectors or digests, and dumps that hold o; or folders of them")
       ->required()
       ->type_name("FILE");
-  command->add_option("--cases", options->check.cases, "only cases whose name this expression is found in")
+  command->add_option("--cases", options->vectors.cases, "vectors: only cases whose name this expression is found in")
       ->type_name("REGEX");
+  command
+      ->add_option("--kernels", options->vectors.kernels, "vectors: only kernels in whose group or name this is found")
+      ->type_name("REGEX");
+  command->add_option("--arch", options->arch, "kernels as this architecture would run them, e.g. sm89: a prediction")
+      ->type_name("ARCH");
   command->add_option("--blocks", options->blocks, "digests of functions: only these of the 256 blocks of 2^24 inputs")
       ->type_name("A:B");
-  command->add_option("--threads", options->check.threads, "0: one for each core")->check(CLI::NonNegativeNumber);
+  add_dump_options(*command, *options);
+  add_work_options(*command, options->work);
+  command->add_option("--junit", options->junit, "also write JUnit XML, whatever comes out")->type_name("FILE");
   add_output_options(*command, options->output);
   command->callback([options, &action] { action = [options] { return check(*options); }; });
 }

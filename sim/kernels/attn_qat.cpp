@@ -715,7 +715,10 @@ Returned run_as_compiled(const Call& call) { return run(call, Arithmetic{}); }
 
 constexpr Kernel kKernels[] = {{kName, "FastVideo 2f3d407, Triton 3.6",
                                 "Attn-QAT's training kernel: fake NVFP4 attention, forward and backward",
-                                run_as_compiled}};
+                                run_as_compiled,
+                                "use_qat_qkv_backward qat_backward fake_quant_P fake_quant_p_backward use_high_prec_o "
+                                "high_precision_o smooth_k two_level_quant_P two_level_p use_global_sf_P "
+                                "use_global_sf_QKV global_scale"}};
 
 }  // namespace
 

@@ -48,7 +48,8 @@ Returned run(const Call& call) {
 
 constexpr std::array kKernels{
     Kernel{kName, "FlashAttention-3 (hopper/, 0251105a)",
-           "E4M3 with descales, FP16 and BF16; head_dim up to 256, grouped heads, causal bottom-right", run},
+           "E4M3 with descales, FP16 and BF16; head_dim up to 256, grouped heads, causal bottom-right", run,
+           "num_splits"},
 };
 
 }  // namespace

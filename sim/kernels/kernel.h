@@ -88,6 +88,8 @@ struct Kernel {
   std::string_view library;  ///< library and version that the replay follows
   std::string_view help;     ///< one line for people
   Returned (*run)(const Call& call);
+  /// The keyword arguments that it looks at, by name, with a space between: "qk_quant_gran smooth_k".
+  std::string_view arguments = "";
 };
 
 /// Every kernel, in the order in which it is listed.

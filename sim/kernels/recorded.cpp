@@ -2,6 +2,7 @@
 #include "kernels/recorded.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <limits>
 #include <optional>
@@ -74,8 +75,11 @@ const Kernel& kernel_of(const io::RecordedCase& recorded, const io::RecordedKern
   if (!name && recorded.schema == io::kBackwardSchema) name = attn_qat_kernels()[0].name;
   if (!name) throw Error(ErrorKind::input, fmt::format("{}: has no attribute kernel", where));
   const Kernel* found = find_kernel_or_null(*name);
-  if (found == nullptr) throw Error(ErrorKind::input, fmt::format("{}: unknown kernel '{}'", where, *name));
-  return *found;
+  if (found != nullptr) return *found;
+  std::vector<std::string_view> known;
+  for (const Kernel& each : kernels()) known.push_back(each.name);
+  throw Error(ErrorKind::input,
+              fmt::format("{}: unknown kernel '{}'; replayed are {}", where, *name, fmt::join(known, ", ")));
 }
 
 }  // namespace qattn::kernels

@@ -209,10 +209,13 @@ Form form_of(std::string_view kernel, const Call& call) {
 std::span<const Kernel> sage_kernels() {
   using namespace sage;
   static constexpr std::array kTable{
-      Kernel{kSm90, kLibrary, "INT8 QK, FP8 PV by wgmma with FP22 partial sums", run_named<kSm90>},
-      Kernel{kFp8, kLibrary, "INT8 QK, FP8 PV by mma.sync", run_named<kFp8>},
-      Kernel{kFp16, kLibrary, "INT8 QK, FP16 PV by mma.sync", run_named<kFp16>},
-      Kernel{kTriton, kLibrary, "INT8 QK, FP16 PV, written in Triton", run_named<kTriton>},
+      Kernel{kSm90, kLibrary, "INT8 QK, FP8 PV by wgmma with FP22 partial sums", run_named<kSm90>,
+             "qk_quant_gran pv_accum_dtype smooth_k"},
+      Kernel{kFp8, kLibrary, "INT8 QK, FP8 PV by mma.sync", run_named<kFp8>,
+             "qk_quant_gran pv_accum_dtype smooth_k smooth_v"},
+      Kernel{kFp16, kLibrary, "INT8 QK, FP16 PV by mma.sync", run_named<kFp16>,
+             "qk_quant_gran pv_accum_dtype smooth_k smooth_v"},
+      Kernel{kTriton, kLibrary, "INT8 QK, FP16 PV, written in Triton", run_named<kTriton>, "smooth_k"},
   };
   return kTable;
 }

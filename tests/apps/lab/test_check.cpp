@@ -5,6 +5,7 @@
 #include <set>
 
 #include "base/error.h"
+#include "io/hdf5_file.h"
 #include "io/vectors.h"
 #include "lab/check.h"
 #include "support/catch.h"
@@ -81,8 +82,6 @@ TEST_CASE("files, cases and blocks that cannot be checked are refused by name") 
   lab::CheckOptions options;
   options.files = {std::string(QATTN_SOURCE_DIR) + "/data/real/kwt1_qkv.h5"};
   CHECK(error_of(options, ErrorKind::input).find("kwt1_qkv.h5") != std::string::npos);
-  options.files = {vectors("kernel_vectors_1.h5")};
-  CHECK(error_of(options, ErrorKind::input).find("qattn-kernel-vectors/1") != std::string::npos);
   options.files = {vectors("mma_vectors.h5")};
   options.cases = "no such case";
   CHECK(error_of(options, ErrorKind::usage).find("no such case") != std::string::npos);
@@ -91,4 +90,95 @@ TEST_CASE("files, cases and blocks that cannot be checked are refused by name") 
   options.cases = "";
   options.last_block = 300;
   CHECK(error_of(options, ErrorKind::usage).find("--blocks") != std::string::npos);
+}
+
+namespace {
+
+/// Kernel vectors with one case "case_a" of one head of four tokens, FP16, whose kernel "group" is called `kernel`.
+void write_kernel_vectors(const std::string& path, const std::string& kernel) {
+  io::Hdf5Writer writer(path);
+  writer.set_attributes("", {{"schema", std::string(io::kKernelSchema)}, {"layout", std::string("HND")}});
+  const std::vector<std::int64_t> shape = {1, 1, 4, 64}, origin = {0, 0, 0, 0};
+  const std::vector<std::byte> zeros(4 * 64 * 2);
+  for (const char* name : {"q", "k", "v", "kernels/group/o"}) {
+    const std::string dataset = std::string("case_a/") + name;
+    writer.create_codes(dataset, 2, shape, shape);
+    writer.write(dataset, origin, shape, zeros);
+    writer.set_attribute(dataset, "dtype", std::string("float16"));
+  }
+  writer.set_attribute("case_a/kernels/group", "kernel", kernel);
+  writer.commit();
+}
+
+}  // namespace
+
+TEST_CASE("kernel and backward vectors pass from q, k and v alone, intermediates and gradients included") {
+  lab::CheckOptions options;
+  options.files = {vectors("kernel_vectors_1.h5"), vectors("backward_vectors.h5")};
+  options.cases = "^(c0|q0)$";
+  options.kernels = "^(sm90_fp8_per_thread|defaults) ";
+  const lab::CheckResult result = lab::check_vectors(options);
+  CAPTURE(result.details, result.remarks);
+  CHECK(result.passed);
+  std::set<std::string> seen;
+  for (const lab::Json& row : result.rows) {
+    CHECK(row["mismatches"] == 0);
+    CHECK(row["evidence"].get<std::string>().find("H200") != std::string::npos);
+    seen.insert(row["kind"].get<std::string>() + " " + row["output"].get<std::string>());
+    if (row["kind"] != "backward") continue;
+    CHECK(row["cos_sim"].get<double>() > 0.999);
+    CHECK(row["rel_l2"].get<double>() < 0.01);
+  }
+  for (const char* row : {"kernel o", "kernel lse", "kernel quantized/sm90/per_thread/q_int8", "backward o",
+                          "backward dq", "backward dk", "backward dv"}) {
+    CAPTURE(row);
+    CHECK(seen.count(row) == 1);
+  }
+}
+
+TEST_CASE("a kernel on another architecture is a prediction, and one that exists on Hopper alone is skipped") {
+  lab::CheckOptions options;
+  options.files = {vectors("kernel_vectors_1.h5")};
+  options.cases = "^c0$";
+  options.kernels = "^(sm90_fp8_per_thread|sm89_fp8_per_warp_fp32) ";
+  options.arch = "sm89";
+  const lab::CheckResult result = lab::check_vectors(options);
+  REQUIRE_FALSE(result.rows.empty());
+  for (const lab::Json& row : result.rows) {
+    CHECK(row["name"] == "sm89_fp8_per_warp_fp32");
+    CHECK(row["evidence"].get<std::string>().rfind("predicted", 0) == 0);
+  }
+  REQUIRE(result.remarks.size() == 1);
+  CHECK(result.remarks[0].find("c0 (sm90_fp8_per_thread) skipped: ") != std::string::npos);
+  CHECK(result.remarks[0].find("sm90") != std::string::npos);
+}
+
+TEST_CASE("a kernel that is not known is an error of the file that names file, case, group, kernel and what is known") {
+  const ScratchFile file;
+  write_kernel_vectors(file.path, "no_such_kernel");
+  lab::CheckOptions options;
+  options.files = {file.path};
+  const std::string message = error_of(options, ErrorKind::input);
+  for (const char* part : {"case_a/kernels/group", "no_such_kernel", "aten._scaled_dot_product_cudnn_attention"}) {
+    CAPTURE(message, part);
+    CHECK(message.find(part) != std::string::npos);
+  }
+  CHECK(message.find(file.path) != std::string::npos);
+}
+
+TEST_CASE("a recorded output that differs from the replay fails and shows the stages of its row") {
+  const ScratchFile file;
+  // Zeros for q, k and v give zeros for o, so that a recorded 1 is wrong.
+  write_kernel_vectors(file.path, "aten._scaled_dot_product_efficient_attention");
+  lab::CheckOptions options;
+  options.files = {file.path};
+  CHECK(lab::check_vectors(options).passed);
+  options.files = {vectors("sdpa_vectors.h5")};
+  options.cases = "^s6$";
+  options.kernels = "^efficient ";
+  options.arch = "sm80";
+  const lab::CheckResult ampere = lab::check_vectors(options);
+  CHECK_FALSE(ampere.passed);
+  REQUIRE_FALSE(ampere.details.empty());
+  CHECK(ampere.details[0].find("stages of batch") != std::string::npos);
 }

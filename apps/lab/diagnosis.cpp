@@ -1,0 +1,34 @@
+#include "lab/diagnosis.h"
+
+#include <fmt/format.h>
+
+#include "base/fp_environment.h"
+#include "lab/suspect.h"
+
+namespace qattn::lab {
+
+std::optional<Finding> diagnose(const DumpSet& dumps, const CheckedHead& head, const attention::Recipe& recipe) {
+  const FpEnvironment environment;
+  if (!head.o.allFinite() || !head.reference.allFinite() || !head.emulated.allFinite()) return std::nullopt;
+  Suspect suspect(dumps, head, recipe);
+  suspect_outputs(suspect);
+  suspect_scores(suspect);
+  return suspect.verdict();
+}
+
+std::string locate(const CheckedHead& head) {
+  if (!head.o.allFinite() || !head.reference.allFinite() || !head.emulated.allFinite()) return "";
+  const WrongParts wrong = wrong_parts(head.o, head.reference, head.emulated);
+  const auto most = [](const std::vector<std::int64_t>& indices, Eigen::Index of) {
+    return static_cast<double>(indices.size()) >= 0.9 * static_cast<double>(of);
+  };
+  if (wrong.rows.empty()) return "no known mistake explains it; no single row stands out";
+  std::string where =
+      most(wrong.rows, head.o.rows()) ? "all rows are off" : describe_indices("row", wrong.rows) + " off";
+  if (!wrong.channels.empty() && !most(wrong.channels, head.o.cols())) {
+    where += ", " + describe_indices("channel", wrong.channels) + " most of all";
+  }
+  return "no known mistake explains it; " + where;
+}
+
+}  // namespace qattn::lab

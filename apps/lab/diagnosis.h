@@ -1,0 +1,31 @@
+// What a wrong output looks like: known mistakes of kernels, each tried against what the kernel returned.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "attention/recipe.h"
+#include "lab/checked_head.h"
+#include "lab/dump_set.h"
+
+namespace qattn::lab {
+
+/// A mistake that explains an output.
+struct Finding {
+  std::string name;    ///< "stale tile", "wrong mask", "all zeros", ...
+  std::string detail;  ///< one sentence: what, and where
+  double residual =
+      0;  ///< relative L1 between the output and what the mistake would give, over the rows that were tried
+};
+
+/// The mistake that explains a wrong head best, if one does: what remains unexplained is at most half of the error, and
+/// within three times what the recipe itself loses. Some tens of rows are tried, in float64, so it takes well under a
+/// second. `recipe` tells tile sizes and scale groups.
+std::optional<Finding> diagnose(const DumpSet& dumps, const CheckedHead& head, const attention::Recipe& recipe);
+
+/// Which rows and channels of a head are wrong, in words; for outputs that nothing explains.
+std::string locate(const CheckedHead& head);
+
+}  // namespace qattn::lab
