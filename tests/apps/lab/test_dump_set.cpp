@@ -48,7 +48,7 @@ TEST_CASE("Calls are searched for, heads cut, and a selection of nothing is refu
             .find("regular expression") != std::string::npos);
 }
 
-TEST_CASE("Several files are one set; equal paths are told apart by their file") {
+TEST_CASE("Several files are one set, and equal paths are told apart by their file") {
   const ScratchFolder folder;
   write_tiny_dump(folder / "a.h5", {"layer_00", "only_a"});
   write_tiny_dump(folder / "b.h5", {"layer_00"});

@@ -66,7 +66,7 @@ TEST_CASE("A wrong table is a usage error that names file and line") {
         std::string::npos);
 }
 
-TEST_CASE("Orderings that the paper prints are held against ours; equal and missing figures order nothing") {
+TEST_CASE("Orderings that the paper prints are held against ours, and equal and missing figures order nothing") {
   const ScratchFolder folder;
   spill(folder / "t.toml", std::string(kTable) + kRows);
   const lab::PaperTable table = lab::load_paper_table(folder / "t.toml");

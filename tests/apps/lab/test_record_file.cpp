@@ -68,7 +68,7 @@ TEST_CASE("A file that is cut at any byte keeps the whole records before the cut
   }
 }
 
-TEST_CASE("Any damaged byte of the last record drops it; zeros behind the last record are none") {
+TEST_CASE("Any damaged byte of the last record drops it, and zeros behind the last record are none") {
   const ScratchFolder folder;
   const std::string whole = file_of(folder, kThree);
   for (std::size_t i = 8 + 8 + 5 + 8; i < whole.size(); ++i) {

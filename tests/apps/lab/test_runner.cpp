@@ -154,7 +154,7 @@ TEST_CASE("Padded channels are no part of the metrics") {
   CHECK(number(result.rows.back(), "elements") == 2 * 40 * 12);
 }
 
-TEST_CASE("A cancelled run ends with Interrupted; progress counts every head") {
+TEST_CASE("A cancelled run ends with Interrupted, and progress counts every head") {
   const ScratchFolder folder;
   write_tiny_dump(folder / "a.h5", {"one", "two"});
   const lab::DumpSet set({{folder / "a.h5"}, "", {}});

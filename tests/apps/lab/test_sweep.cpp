@@ -67,7 +67,7 @@ std::string complaint(SmallSweep& sweep, ErrorKind kind) {
 
 }  // namespace
 
-TEST_CASE("A sweep's rows are those of run, for every number of threads; the journal is gone, the file complete") {
+TEST_CASE("A sweep's rows are those of run, for every number of threads, and the journal is gone, the file complete") {
   for (const int threads : {1, 3}) {
     const ScratchFolder folder;
     SmallSweep sweep(folder);
@@ -143,7 +143,7 @@ TEST_CASE("What a kill between writing the results and removing the journal leav
   CHECK(!std::filesystem::exists(sweep.journal));
 }
 
-TEST_CASE("Other recipes, heads or builds are refused as usage, a changed input as input; --restart begins anew") {
+TEST_CASE("Other recipes, heads or builds are refused as usage, a changed input as input, and --restart begins anew") {
   const ScratchFolder folder;
   SmallSweep sweep(folder);
   CHECK_THROWS_AS(sweep.run(5), lab::Interrupted);

@@ -43,7 +43,7 @@ TEST_CASE("Lists of a grid multiply, bases outermost, then keys in the order of 
               "int8-token smoothing=k pv_format=e4m3", "int8-token smoothing=k pv_format=fp16"});
 }
 
-TEST_CASE("A single value is set in all; zipped lists advance together and multiply with the rest") {
+TEST_CASE("A single value is set in all, and zipped lists advance together and multiply with the rest") {
   CHECK(names("[[grid]]\nbase = \"sage2-4b\"\nrow_sum = \"rounded\"\nsmoothing = [\"k\", \"qk\"]\n"
               "[grid.zip]\nq_block = [64, 128]\nq_warp = [16, 32]\n") ==
         Names{"sage2-4b row_sum=rounded smoothing=k q_block=64 q_warp=16",

@@ -210,7 +210,7 @@ TEST_CASE("A dump is the same bytes for every number of threads") {
 }
 
 TEST_CASE(
-    "Either layout reads back as what was drawn, in every format of a dump; more heads and tokens change nothing") {
+    "Either layout reads back as what was drawn, in every format of a dump, and more heads and tokens change nothing") {
   const ScratchFolder folder;
   for (const format::Format* format : {&format::kFP16, &format::kBF16, &format::kFP32, &format::kFP64, &format::kE4M3,
                                        &format::kE5M2, &format::kInt8}) {

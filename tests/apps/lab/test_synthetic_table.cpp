@@ -60,7 +60,7 @@ TEST_CASE("A figure is within the spread up to three deviations and half a unit 
   CHECK(lab::half_unit(0.0160, tensors) == 0.5e-4);
 }
 
-TEST_CASE("A synthetic table is drawn for each seed, and each figure judged; threads change nothing") {
+TEST_CASE("A synthetic table is drawn for each seed, and each figure judged, and threads change nothing") {
   const ScratchFolder folder;
   const lab::PaperTable table =
       table_of(folder, std::string(kHead) + row("near", "dq", "0.05", "why = \"never needed\"\n") +

@@ -168,7 +168,7 @@ TEST_CASE("recipes name the bound of FP16 sums") {
   CHECK(json_of(run(folder, "recipes --json"))["rows"].size() >= 30);
 }
 
-TEST_CASE("recipes, formats and info speak every form; rows have names") {
+TEST_CASE("recipes, formats and info speak every form, and rows have names") {
   const ScratchFolder folder;
   CHECK(json_of(run(folder, "recipes --json"))["rows"].size() >= 8);
   CHECK(json_of(run(folder, "recipes --json"))["rows"][0].contains("name"));

@@ -84,8 +84,8 @@ struct Sweep {
       request.distribution = &lab::find_distribution("channel-bias");
       request.calls = 2;
       request.q_heads = request.kv_heads = 4;
-      request.q_tokens = request.kv_tokens = 80;
-      request.head_dim = 32;
+      request.q_tokens = request.kv_tokens = 192;
+      request.head_dim = 64;
       lab::synthesize(dump, request, {});
     }
     spill(
@@ -175,7 +175,7 @@ TEST_CASE("Ctrl-C and SIGTERM finish the cell in hand, keep it, and say how to g
   CHECK(contains(finished.err, std::to_string(kept) + " of 120 cells are done, going on"));
 }
 
-TEST_CASE("A full disk is status 3 and keeps the finished cells; another sweep of the same output is refused") {
+TEST_CASE("A full disk is status 3 and keeps the finished cells, and another sweep of the same output is refused") {
   const ScratchFolder folder;
   const Sweep sweep(folder);
   const std::string err = folder / "err";
@@ -211,7 +211,7 @@ TEST_CASE("a sweep's --dry-run prints cells, cost and memory and writes nothing"
   REQUIRE(document["rows"].size() == 15);
   CHECK(document["rows"][0]["recipe"] == "sage2-4b smoothing=none");
   CHECK(document["rows"][0]["cells"] == 8);
-  CHECK(document["rows"][0]["multiply_adds"] == 8 * 80 * 80 * 64);
+  CHECK(document["rows"][0]["multiply_adds"] == 8 * 192 * 192 * 2 * 64);
   CHECK(document["summary"]["cells"] == 120);
   CHECK(document["summary"]["finished"] == 0);
   CHECK(document["summary"]["estimated_seconds"] > 0.0);
@@ -220,7 +220,7 @@ TEST_CASE("a sweep's --dry-run prints cells, cost and memory and writes nothing"
   CHECK(folder.entries() == before + 2);  // stdout and stderr of the program itself
 }
 
-TEST_CASE("The rows have the contract's keys in every form; --output names results or the printed rows") {
+TEST_CASE("The rows have the contract's keys in every form, and --output names results or the printed rows") {
   const ScratchFolder folder;
   const Sweep sweep(folder);
   spill(sweep.config, "[dump]\nfiles = \"dump.h5\"\nheads = \"0:2\"\n[[grid]]\nbase = [\"exact\", \"sage2-8b\"]\n");

@@ -171,7 +171,7 @@ TEST_CASE("SageBwd: dP is the product that INT8 spoils, and smoothing K is what 
   CHECK(plain.dk > 1.2 * smoothed.dk);
 }
 
-TEST_CASE("SageBwd: rows of dS sum to zero, so K's mean adds next to nothing to dQ; Q's mean is owed to dK") {
+TEST_CASE("SageBwd: rows of dS sum to zero, so K's mean adds next to nothing to dQ, and Q's mean is owed to dK") {
   const Head biased{make_problem(71, 96, 96, 16, false, 4.0), normal_matrix(72, 96, 16)};
   const Recipe exact_sums = make_recipe({{"smoothing", "k"}, {"tiling", "sm89"}});
   const Gradients with = biased.recipe(changed(exact_sums, {{"backward_k_mean", "true"}}));

@@ -129,7 +129,7 @@ TEST_CASE("MUFU is exact at powers of two, but for LG2 below 1, and at the squar
   }
 }
 
-TEST_CASE("MUFU.RSQ never goes up and MUFU.SQRT goes down four times on [1, 4), every step of it") {
+TEST_CASE("MUFU.RSQ never goes up and MUFU.SQRT goes down four times from 1 to 4, every step of it") {
   int rsqrt_up = 0, sqrt_down = 0;
   for (std::uint32_t x = 0x3F800000; x < 0x40800000; ++x) {
     rsqrt_up += mufu_rsqrt(x + 1) > mufu_rsqrt(x);

@@ -97,7 +97,7 @@ TEST_CASE("ExactSum does not depend on order or partition, past many carries") {
   }
 }
 
-TEST_CASE("A sum that is saved and loaded goes on as if nothing had happened; equal sums have equal bytes") {
+TEST_CASE("A sum that is saved and loaded goes on as if nothing had happened, and equal sums have equal bytes") {
   for (const int count : {0, 1, 2, 7, 5000}) {
     for (const bool negative : {false, true}) {
       qattn::ExactSum sum, reversed;
