@@ -3,6 +3,7 @@
 #define HWY_TARGET_INCLUDE "format/span.cpp"
 #include <hwy/foreach_target.h>
 // After foreach_target.h.
+#include <hwy/cache_control.h>
 #include <hwy/highway.h>
 
 #include <cstddef>
@@ -20,19 +21,32 @@ using DI = hn::ScalableTag<std::int32_t>;
 using DF = hn::RebindToFloat<DI>;
 using I = hn::Vec<DI>;
 
-/// y[i] = kernel(x[i]) in lanes of 32 bits; the last, partial vector goes through padded copies.
+/// From so many elements on (4 MB) the result goes past the caches: it would be read from memory first otherwise.
+constexpr std::size_t kStreamed = std::size_t{1} << 20;
+
+/// y[i] = kernel(x[i]) in lanes of 32 bits; partial vectors go through padded copies.
 template <class Kernel>
 HWY_INLINE void transform(const Kernel& kernel, const void* x, void* y, std::size_t n) {
   const DI d;
+  const std::size_t lanes = hn::Lanes(d);
   const auto* from = static_cast<const std::int32_t*>(x);
   auto* to = static_cast<std::int32_t*>(y);
   std::size_t i = 0;
-  for (; i + hn::Lanes(d) <= n; i += hn::Lanes(d)) hn::StoreU(kernel(hn::LoadU(d, from + i)), d, to + i);
-  if (i == n) return;
-  HWY_ALIGN std::int32_t last[hn::MaxLanes(d)] = {};
-  std::memcpy(last, from + i, (n - i) * sizeof(*last));
-  hn::Store(kernel(hn::Load(d, last)), d, last);
-  std::memcpy(to + i, last, (n - i) * sizeof(*last));
+  const auto take_few = [&](std::size_t count) {
+    HWY_ALIGN std::int32_t few[hn::MaxLanes(d)] = {};
+    std::memcpy(few, from + i, count * sizeof(*few));
+    hn::Store(kernel(hn::Load(d, few)), d, few);
+    std::memcpy(to + i, few, count * sizeof(*few));
+    i += count;
+  };
+  if (n >= kStreamed) {
+    const std::size_t misaligned = reinterpret_cast<std::uintptr_t>(to) / sizeof(*to) % lanes;
+    if (misaligned != 0) take_few(lanes - misaligned);
+    for (; i + lanes <= n; i += lanes) hn::Stream(kernel(hn::LoadU(d, from + i)), d, to + i);
+    hwy::FlushStream();
+  }
+  for (; i + lanes <= n; i += lanes) hn::StoreU(kernel(hn::LoadU(d, from + i)), d, to + i);
+  if (i < n) take_few(n - i);
 }
 
 void encode_narrow(const NarrowEncoder& e, const float* x, std::uint32_t* codes, std::size_t n) {

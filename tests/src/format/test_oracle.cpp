@@ -1,4 +1,5 @@
 // Every code, every midpoint and its neighbours, every policy, against the exact oracle; the fast paths beside them.
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstdint>
@@ -313,6 +314,34 @@ TEST_CASE("decode_span and decode_table give decode's bits") {
       CHECK_THROWS_AS(decode_table(*format), Error);
     } else {
       CHECK(decode_table(*format).size() == last_code(*format) + 1);
+    }
+  }
+}
+
+TEST_CASE("long spans, whose results go past the caches, at any alignment and length, on every SIMD target") {
+  constexpr std::size_t kLong = (std::size_t{1} << 20) + 37;
+  std::vector<float> x(kLong + 5), back(kLong + 5);
+  std::vector<std::uint32_t> codes(kLong + 5), expected(kLong + 5);
+  for (std::size_t i = 0; i < x.size(); ++i) {
+    x[i] = std::bit_cast<float>(static_cast<std::uint32_t>(random_bits(9, 1, i)));
+    expected[i] = static_cast<std::uint32_t>(encode(kE5M2, x[i], Policy{}));
+  }
+  for (const std::int64_t target : simd_targets()) {
+    const ForcedSimdTarget forced(target);
+    for (const std::size_t first : {0, 1, 5}) {
+      const std::size_t n = kLong - first;
+      std::fill(codes.begin(), codes.end(), 0xAAAAAAAA);
+      encode_span(kE5M2, std::span(x).subspan(first, n), Policy{}, std::span(codes).subspan(first, n));
+      decode_span(kE5M2, std::span(codes).subspan(first, n), std::span(back).subspan(first, n));
+      std::int64_t wrong = 0;
+      for (std::size_t i = first; i < first + n; ++i) {
+        const float value = decode_float(kE5M2, expected[i]);
+        wrong +=
+            codes[i] != expected[i] || std::bit_cast<std::uint32_t>(back[i]) != std::bit_cast<std::uint32_t>(value);
+      }
+      INFO(simd_target_name(target) << " from element " << first);
+      CHECK(wrong == 0);
+      CHECK(codes[first + n] == 0xAAAAAAAA);
     }
   }
 }
