@@ -36,7 +36,7 @@ class VectorFile : public FileCheck {
   void run(const std::string& name) override {
     const std::string& schema = reader_.schema();
     if (schema == io::kInstructionSchema) {
-      add(mma::replay(reader_.instruction(name)), "instruction");
+      add(replay_instruction(name), "instruction");
     } else if (schema == io::kGemmSchema) {
       for (const mma::ReplayResult& replayed : mma::replay_gemm(reader_.recorded(name))) add(replayed, "gemm");
     } else if (schema == io::kScalarSchema) {
@@ -52,6 +52,16 @@ class VectorFile : public FileCheck {
   }
 
  private:
+  /// The replay knows the case; its errors get the file here.
+  mma::ReplayResult replay_instruction(const std::string& name) const {
+    const io::InstructionCase vectors = reader_.instruction(name);
+    try {
+      return mma::replay(vectors);
+    } catch (const Error& e) {
+      throw Error(e.kind(), fmt::format("{}: {}", reader_.path(), e.what()));
+    }
+  }
+
   void add(const mma::ReplayResult& replayed, std::string_view kind) {
     Json row = check_row(replayed.case_name, kind, replayed.name, replayed.output,
                          static_cast<std::uint64_t>(replayed.elements), static_cast<std::uint64_t>(replayed.mismatches),
@@ -80,6 +90,9 @@ class VectorFile : public FileCheck {
   void check_scalar(const io::ScalarCase& vectors) {
     const auto build = io::find_text(vectors.attributes, "build", vectors.name).value_or("");
     const scalar::Function& f = function(vectors.name, vectors.function, build);
+    const std::string where = fmt::format("{}: {}", reader_.path(), vectors.name);
+    io::check_width(vectors.x, *f.input, where + "/x");
+    io::check_width(vectors.y, *f.output, where + "/y");
     const scalar::Replay replayed = scalar::replay(f, words(vectors.x), words(vectors.y));
     Json row = check_row(vectors.name, "scalar", vectors.function, "y", replayed.elements, replayed.mismatches,
                          replayed.max_ulp, scalar::to_string(f.evidence));

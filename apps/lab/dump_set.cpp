@@ -74,6 +74,20 @@ std::string first_bad(const MatrixD& values, std::string_view name, std::int64_t
   return "";
 }
 
+/// As first_bad(), in the additive mask, where -Inf hides a key.
+std::string first_bad_in_mask(const HeadProblem& part) {
+  const MatrixD& mask = *part.problem.mask;
+  for (Eigen::Index row = 0; row < mask.rows(); ++row) {
+    for (Eigen::Index column = 0; column < mask.cols(); ++column) {
+      const double x = mask(row, column);
+      if (std::isfinite(x) || x < 0) continue;
+      return fmt::format("mask[row {}, column {}] is {}", part.first_row + row, part.first_key + column,
+                         std::isnan(x) ? "NaN" : "Inf");
+    }
+  }
+  return "";
+}
+
 }  // namespace
 
 HeadRange parse_heads(const std::string& text) {
@@ -168,6 +182,8 @@ std::string first_bad_input(const std::vector<HeadProblem>& head) {
           first_bad(part.problem.v, "v", part.first_key)}) {
       if (!found.empty()) return found;
     }
+    const std::string found = part.problem.mask ? first_bad_in_mask(part) : "";
+    if (!found.empty()) return found;
   }
   return "";
 }

@@ -72,7 +72,8 @@ class DumpSet {
   std::vector<SelectedCall> calls_;
 };
 
-/// The first NaN or Inf of q, k or v, as "v[token 3, channel 5] is NaN"; empty when all are finite.
+/// The first NaN or Inf of q, k or v, as "v[token 3, channel 5] is NaN", or NaN or +Inf of an additive mask, as
+/// "mask[row 2, column 4] is NaN"; empty when there is none.
 std::string first_bad_input(const std::vector<HeadProblem>& head);
 
 }  // namespace qattn::lab

@@ -16,6 +16,17 @@ constexpr int kDeepestInheritance = 8;
 
 attention::Recipe load(std::string_view name, int depth);
 
+/// attention::set(); an alias must lead to a recipe, which only this floor can find.
+void set_key(attention::Recipe& recipe, std::string_view key, const std::string& value) {
+  attention::set(recipe, key, value);
+  if (key != "alias_of" || value.empty()) return;
+  try {
+    data_file("recipes", value, "recipe");
+  } catch (const Error& e) {
+    throw Error(e.kind(), fmt::format("recipe key 'alias_of': {}", e.what()));
+  }
+}
+
 attention::Recipe base_of(const toml::table& table, const std::string& file, int depth) {
   const toml::node* extends = table.get("extends");
   if (extends == nullptr) return {};
@@ -41,7 +52,7 @@ attention::Recipe load(std::string_view name, int depth) {
     if (key == "extends") continue;
     const std::string value = scalar_text(*node, fmt::format("{}: '{}'", where, key));
     try {
-      attention::set(recipe, key, value);
+      set_key(recipe, key, value);
     } catch (const Error& e) {
       throw Error(e.kind(), fmt::format("{}: {}", where, e.what()));
     }
@@ -78,7 +89,7 @@ Override parse_override(std::string_view text) {
 
 attention::Recipe with_overrides(attention::Recipe recipe, const std::vector<Override>& overrides) {
   for (const auto& [key, value] : overrides) {
-    attention::set(recipe, key, value);
+    set_key(recipe, key, value);
     recipe.name += fmt::format(" {}={}", key, value);
   }
   return recipe;

@@ -257,6 +257,29 @@ std::vector<Table> readable_tables(const Report& report, Form form) {
   return tables;
 }
 
+/// `text` with `mark` before each line but the first.
+std::string continued(std::string_view text, std::string_view mark) {
+  std::string out;
+  for (const char c : text) {
+    out += c;
+    if (c == '\n') out += mark;
+  }
+  return out;
+}
+
+std::string_view without_last_newline(std::string_view note) {
+  return note.ends_with('\n') ? note.substr(0, note.size() - 1) : note;
+}
+
+/// Several lines are a code block inside of their list item: their columns stay aligned.
+std::string markdown_note(const std::string& note) {
+  const std::string_view text = without_last_newline(note);
+  if (text.find('\n') == std::string_view::npos) return fmt::format("- {}", text);
+  return fmt::format("- ```\n  {}\n  ```", continued(text, "  "));
+}
+
+std::string latex_note(const std::string& note) { return "% " + continued(without_last_newline(note), "% "); }
+
 template <class RenderTable, class RenderNote>
 std::string render_readable(const Report& report, Form form, const RenderTable& table, const RenderNote& note) {
   std::string out;
@@ -290,9 +313,9 @@ std::string render(const Report& report, Form form) {
     case Form::csv:
       return render_csv(report);
     case Form::markdown:
-      return render_readable(report, form, markdown_table, [](const std::string& note) { return "- " + note; });
+      return render_readable(report, form, markdown_table, markdown_note);
     case Form::latex:
-      return render_readable(report, form, latex_table, [](const std::string& note) { return "% " + note; });
+      return render_readable(report, form, latex_table, latex_note);
     default:
       return render_readable(report, form, text_table, [](const std::string& note) { return note; });
   }

@@ -4,10 +4,13 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <exception>
 #include <new>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "base/error.h"
 #include "command.h"
@@ -56,7 +59,9 @@ int run(int argc, char** argv) {
   cli::Action action;
   for (const cli::AddCommand add : cli::kCommands) add(app, action);
   try {
-    app.parse(argc, argv);
+    std::vector<std::string> words = cli::mark_negative_words({argv + 1, argv + argc});
+    std::reverse(words.begin(), words.end());  // the order that CLI11 takes a vector in
+    app.parse(std::move(words));
   } catch (const CLI::ParseError& e) {
     return end_of_parsing(app, e);
   }

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <charconv>
 #include <chrono>
 #include <cstring>
 #include <filesystem>
@@ -27,6 +28,33 @@ constexpr std::int64_t kBoundKeys = 65536;
 constexpr double kLargestFp16 = 65504.0;
 
 }  // namespace
+
+bool is_code(std::string_view text) { return text.starts_with("0x") || text.starts_with("0X"); }
+
+std::optional<std::uint64_t> parse_code(std::string_view text, int bits) {
+  std::uint64_t code = 0;
+  if (!is_code(text)) return std::nullopt;
+  const auto [end, error] = std::from_chars(text.data() + 2, text.data() + text.size(), code, 16);
+  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
+  return bits < 64 && code >> bits != 0 ? std::nullopt : std::optional(code);
+}
+
+std::optional<double> parse_number(std::string_view text) {
+  if (text.starts_with(' ')) text.remove_prefix(1);
+  if (text.starts_with('+') && !text.starts_with("+-")) text.remove_prefix(1);
+  double value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
+  return value;
+}
+
+std::vector<std::string> mark_negative_words(std::vector<std::string> words) {
+  for (std::string& word : words) {
+    const std::string first = word.substr(0, word.find(','));
+    if (first == "-inf" || first == "-infinity" || first == "-nan") word.insert(0, " ");
+  }
+  return words;
+}
 
 lab::Form OutputOptions::form() const {
   if (json) return lab::Form::json;

@@ -15,6 +15,19 @@
 
 namespace qattn::cli {
 
+/// Whether a word is written as a code, "0x...".
+bool is_code(std::string_view text);
+
+/// The value of "0x38"; none where it is no code of at most `bits` bits.
+std::optional<std::uint64_t> parse_code(std::string_view text, int bits);
+
+/// The f64 next to a decimal number, inf or nan, with a sign or without; none for anything else and beyond f64's range.
+std::optional<double> parse_number(std::string_view text);
+
+/// A command line's words as CLI11 is to see them: "-inf" and "-nan" are numbers as "-1" is, no options. The blank that
+/// tells it so is one that parse_number(), like strtod(), skips.
+std::vector<std::string> mark_negative_words(std::vector<std::string> words);
+
 /// How a report is printed, and where.
 struct OutputOptions {
   bool json = false, csv = false, markdown = false, latex = false;

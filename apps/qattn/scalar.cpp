@@ -2,7 +2,6 @@
 #include <fmt/format.h>
 
 #include <bit>
-#include <charconv>
 #include <map>
 #include <memory>
 #include <tuple>
@@ -41,18 +40,15 @@ std::uint32_t parse_input(const std::string& text, const format::Format& format)
     return Error(ErrorKind::usage,
                  fmt::format("scalar: X '{}' is neither a number nor a code 0x... of {} bits", text, format.bits));
   };
-  if (text.starts_with("0x") || text.starts_with("0X")) {
-    std::uint32_t code = 0;
-    const auto [end, error] = std::from_chars(text.data() + 2, text.data() + text.size(), code, 16);
-    const bool fits = format.bits == 32 || code >> format.bits == 0;
-    if (error != std::errc() || end != text.data() + text.size() || !fits) throw bad();
-    return code;
+  if (is_code(text)) {
+    const auto code = parse_code(text, format.bits);
+    if (!code) throw bad();
+    return static_cast<std::uint32_t>(*code);
   }
-  double value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size()) throw bad();
+  const auto value = parse_number(text);
+  if (!value) throw bad();
   return static_cast<std::uint32_t>(format::encode(
-      format, value, {format::Rounding::nearest_even, format::Overflow::inf_or_nan, format::Subnormals::keep}));
+      format, *value, {format::Rounding::nearest_even, format::Overflow::inf_or_nan, format::Subnormals::keep}));
 }
 
 lab::Json code_text(std::uint32_t code, const format::Format& format) {

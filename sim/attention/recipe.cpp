@@ -88,15 +88,14 @@ int parse_tile(std::string_view key, std::string_view value) {
   return number;
 }
 
-double parse_positive(std::string_view key, std::string_view value, std::string_view allowed) {
-  const auto number = parse_number<double>(key, value, allowed);
-  if (!std::isfinite(number) || number <= 0.0) bad_value(key, value, allowed);
-  return number;
-}
-
-/// "auto" is 0.
+/// "auto" is 0. Any other number is one that f32 arithmetic multiplies by: neither 0 nor Inf nor subnormal there.
 double parse_auto(std::string_view key, std::string_view value) {
-  return value == "auto" ? 0.0 : parse_positive(key, value, "auto, or a positive number");
+  constexpr std::string_view allowed = "auto, or a positive number that is normal in fp32";
+  if (value == "auto") return 0.0;
+  const auto number = parse_number<double>(key, value, allowed);
+  const bool normal = number >= format::min_normal(format::kFP32) && number <= format::max_finite(format::kFP32);
+  if (!normal) bad_value(key, value, allowed);
+  return number;
 }
 
 std::string auto_name(double value) { return value == 0.0 ? "auto" : fmt::format("{}", value); }
@@ -287,7 +286,12 @@ constexpr std::string_view kRules = "amax, reciprocal, triton_eps, e8m0_floor, e
             [](Recipe& r, View v) { set(r, #left "_format", v); set(r, #right "_format", v); }, nullptr}
 
 const RecipeKey kKeys[] = {
-  {"name", "text", "the recipe's name", [](Recipe& r, View v) { r.name = v; }, [](const Recipe& r) { return r.name; }},
+  {"name", "text", "the recipe's name",
+   [](Recipe& r, View v) {
+     if (v.empty()) bad_value("name", v, "a text that is not empty");
+     r.name = v;
+   },
+   [](const Recipe& r) { return r.name; }},
   {"description", "text", "what it is", [](Recipe& r, View v) { r.description = v; },
    [](const Recipe& r) { return r.description; }},
   {"source", "text", "where it is defined", [](Recipe& r, View v) { r.source = v; },

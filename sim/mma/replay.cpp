@@ -87,6 +87,16 @@ void check_shape(const Instruction& x, const io::InstructionCase& v) {
   }
 }
 
+void check_widths(const Instruction& x, const io::InstructionCase& v) {
+  io::check_width(v.a, *x.a, v.name + "/a");
+  io::check_width(v.b, *x.b, v.name + "/b");
+  io::check_width(v.c, *x.c, v.name + "/c");
+  io::check_width(v.d, *x.d, v.name + "/d");
+  if (x.scale == nullptr) return;
+  io::check_width(*v.scale_a, *x.scale, v.name + "/scale_a");
+  io::check_width(*v.scale_b, *x.scale, v.name + "/scale_b");
+}
+
 void count(ReplayResult& result, const format::Format& format, std::uint64_t computed, std::uint64_t expected) {
   ++result.elements;
   if (computed == expected) return;
@@ -114,6 +124,7 @@ std::uint64_t ulp_distance(const format::Format& format, std::uint64_t x, std::u
 
 ReplayResult replay(const Instruction& x, const io::InstructionCase& v, Path path) {
   check_shape(x, v);
+  check_widths(x, v);
   ReplayResult result;
   result.name = v.instruction;
   result.case_name = v.name;

@@ -34,6 +34,11 @@ constexpr std::uint64_t stored_code(const format::Format& format, std::uint64_t 
   return format.exponent_bits == 8 && format.mantissa_bits == 10 ? code << 13 : code;
 }
 
+/// Bits of a code as operands store it: the format's own, of tf32 and xf32 those of f32.
+constexpr int stored_bits(const format::Format& format) {
+  return format.exponent_bits == 8 && format.mantissa_bits == 10 ? 32 : format.bits;
+}
+
 /// Takes a floating-point code apart; any format but the integer ones.
 constexpr Unpacked unpack(const format::Format& format, std::uint64_t code) {
   using format::Specials;

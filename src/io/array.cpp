@@ -17,21 +17,6 @@ std::string dtype_names() {
   return names;
 }
 
-std::string describe(const ArrayInfo& info) {
-  const std::string size = std::to_string(info.element_bytes) + "-byte ";
-  switch (info.storage) {
-    case Storage::floating:
-      return info.format != nullptr ? std::string(info.format->dtype) + " numbers" : size + "floats of no known kind";
-    case Storage::integer:
-      return size + (info.is_signed ? "signed" : "unsigned") + " integers";
-    case Storage::boolean:
-      return "booleans";
-    case Storage::opaque:
-      return size + "opaque elements";
-  }
-  return "elements";
-}
-
 bool names_itself(const ArrayInfo& info) {
   return info.format == &format::kFP16 || info.format == &format::kFP32 || info.format == &format::kFP64;
 }
@@ -57,6 +42,21 @@ void check_high_bits(const Array& array, const std::string& where) {
 }
 
 }  // namespace
+
+std::string describe(const ArrayInfo& info) {
+  const std::string size = std::to_string(info.element_bytes) + "-byte ";
+  switch (info.storage) {
+    case Storage::floating:
+      return info.format != nullptr ? std::string(info.format->dtype) + " numbers" : size + "floats of no known kind";
+    case Storage::integer:
+      return size + (info.is_signed ? "signed" : "unsigned") + " integers";
+    case Storage::boolean:
+      return "booleans";
+    case Storage::opaque:
+      return size + "opaque elements";
+  }
+  return "elements";
+}
 
 std::uint64_t Array::code(std::int64_t index) const {
   return load_little_endian(bytes.data() + static_cast<std::size_t>(index) * info.element_bytes, info.element_bytes);

@@ -31,6 +31,9 @@ struct ArrayInfo {
   const format::Format* format = nullptr;
 };
 
+/// What the elements are, for messages: "2-byte unsigned integers", "float32 numbers".
+std::string describe(const ArrayInfo& info);
+
 /// An array, or a block of one: elements row-major and little-endian, one code in `element_bytes` bytes.
 struct Array {
   ArrayInfo info;

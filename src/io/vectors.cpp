@@ -147,6 +147,13 @@ Codes make_codes(std::vector<std::int64_t> shape, std::size_t element_bytes) {
   return {std::move(shape), element_bytes, std::vector<std::byte>(count * element_bytes)};
 }
 
+void check_width(const Codes& codes, const format::Format& format, const std::string& where) {
+  const std::size_t bytes = code_bytes(format);
+  if (codes.element_bytes == bytes) return;
+  fail(where, "holds " + std::to_string(codes.element_bytes) + "-byte unsigned integers; codes of " +
+                  std::string(format.name) + " are " + std::to_string(bytes) + "-byte unsigned integers");
+}
+
 const Tensor& RecordedCase::tensor(std::string_view tensor) const {
   const auto found = tensors.find(tensor);
   if (found == tensors.end()) fail(place(file, name), "dataset '" + std::string(tensor) + "' is missing");
@@ -179,6 +186,9 @@ Codes VectorReader::read_codes(const std::string& name, const std::string& datas
   Array array = file_.read_all(path);
   if (array.info.shape.size() != rank) {
     fail(where, "has shape " + to_text(array.info.shape) + "; it must have " + std::to_string(rank) + " dimensions");
+  }
+  if (array.info.storage != Storage::integer || array.info.is_signed) {
+    fail(where, "holds " + describe(array.info) + "; it must hold unsigned integers, as files store raw codes");
   }
   return {std::move(array.info.shape), array.info.element_bytes, std::move(array.bytes)};
 }

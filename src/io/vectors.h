@@ -42,6 +42,9 @@ struct Codes {
 /// Codes that are all zero.
 Codes make_codes(std::vector<std::int64_t> shape, std::size_t element_bytes);
 
+/// Throws Error(input) that begins with `where` unless an element is as wide as files store codes of `format`.
+void check_width(const Codes& codes, const format::Format& format, const std::string& where);
+
 /// One case of section 2: n products of [M, K] by [N, K] transposed.
 struct InstructionCase {
   std::string name;         ///< the group's path

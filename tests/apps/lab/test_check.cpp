@@ -78,6 +78,28 @@ TEST_CASE("one changed code fails the check and is located") {
   CHECK(result.details[0].find("e_max") != std::string::npos);
 }
 
+TEST_CASE("an instruction that is not known and codes of another width are errors of the file, by case") {
+  const io::VectorReader reader(vectors("mma_vectors.h5"));
+  const io::InstructionCase recorded = reader.instruction(reader.cases().front());
+  const auto complaint = [&](const auto& change) {
+    io::InstructionCase changed = recorded;
+    change(changed);
+    const ScratchFile file;
+    io::VectorWriter writer(file.path, io::kInstructionSchema);
+    writer.add(changed);
+    writer.commit();
+    lab::CheckOptions options;
+    options.files = {file.path};
+    const std::string message = error_of(options, ErrorKind::input);
+    CHECK(message.starts_with(file.path + ": "));
+    return message;
+  };
+  const auto unknown = complaint([](io::InstructionCase& c) { c.instruction = "sm99.mma"; });
+  CHECK(unknown.find("case " + recorded.name + ": unknown instruction 'sm99.mma'") != std::string::npos);
+  const auto wide = complaint([](io::InstructionCase& c) { c.d = io::make_codes(c.d.shape, 8); });
+  CHECK(wide.find(recorded.name + "/d: holds 8-byte unsigned integers; codes of ") != std::string::npos);
+}
+
 TEST_CASE("files, cases and blocks that cannot be checked are refused by name") {
   lab::CheckOptions options;
   options.files = {std::string(QATTN_SOURCE_DIR) + "/data/real/kwt1_qkv.h5"};

@@ -119,3 +119,26 @@ TEST_CASE("The first NaN or Inf of the inputs is located") {
   const lab::DumpSet good({{folder / "b.h5"}, "", {}});
   CHECK(lab::first_bad_input(good.read(good.calls()[0], 0, 0)).empty());
 }
+
+TEST_CASE("NaN and +Inf of an additive mask are located; -Inf hides a key") {
+  const ScratchFolder folder;
+  const auto found = [&](double value) {
+    const testing::TinyShape shape{1, 1, 1, 6, 16};
+    io::DumpWriter writer(folder / "m.h5", {});
+    writer.begin_call("c");
+    for (const char* name : {"q", "k", "v"}) {
+      writer.write("c", name, testing::tiny_tensor(name, 1, shape, testing::tiny_value, format::kFP16));
+    }
+    Tensor mask = make_tensor(format::kFP32, {6, 6});
+    mask.set_code(2 * 6 + 4, format::encode(format::kFP32, value, {.overflow = format::Overflow::inf_or_nan}));
+    writer.write("c", "mask", mask);
+    writer.commit();
+    const lab::DumpSet set({{folder / "m.h5"}, "", {}});
+    return lab::first_bad_input(set.read(set.calls()[0], 0, 0));
+  };
+  constexpr double infinity = std::numeric_limits<double>::infinity();
+  CHECK(found(std::numeric_limits<double>::quiet_NaN()) == "mask[row 2, column 4] is NaN");
+  CHECK(found(infinity) == "mask[row 2, column 4] is Inf");
+  CHECK(found(-infinity).empty());
+  CHECK(found(-3.0).empty());
+}

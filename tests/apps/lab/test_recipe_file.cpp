@@ -100,6 +100,22 @@ TEST_CASE("A recipe without description, one that extends itself, and one that i
   CHECK(message_of([&] { lab::load_recipe("x/y.toml"); }, ErrorKind::usage) == "x/y.toml: no such recipe file");
 }
 
+TEST_CASE("An alias must name a recipe") {
+  const ScratchFolder folder;
+  const auto complaint = [&](const std::string& alias) {
+    spill(folder / "x.toml", std::string(kHead) + "alias_of = \"" + alias + "\"\n");
+    return message_of([&] { lab::load_recipe(folder / "x.toml"); }, ErrorKind::usage);
+  };
+  CHECK(complaint("sage2-8b").empty());
+  CHECK(complaint("sage9").find("recipe key 'alias_of': unknown recipe 'sage9'") != std::string::npos);
+  CHECK(message_of(
+            [&] {
+              lab::with_overrides(lab::load_recipe("exact"), {{"alias_of", "sage9"}});
+            },
+            ErrorKind::usage)
+            .find("alias_of") != std::string::npos);
+}
+
 TEST_CASE("QATTN_DATA leads to another folder, and to an error when it leads nowhere") {
   const ScratchFolder folder;
   std::filesystem::create_directories(folder / "recipes");

@@ -80,6 +80,14 @@ TEST_CASE("Markdown and LaTeX escape their own characters") {
         "\\bottomrule\n\\end{tabular}\n\\end{table}\n\n% 50 % done\n");
 }
 
+TEST_CASE("Every line of a note stays a comment in LaTeX, and in its list item in Markdown") {
+  Report report = sample();
+  report.row_table = RowTable::none;
+  report.notes = {"one", "two\n  and\nthree\n"};
+  CHECK(render(report, Form::latex) == "% one\n% two\n%   and\n% three\n");
+  CHECK(render(report, Form::markdown) == "- one\n- ```\n  two\n    and\n  three\n  ```\n");
+}
+
 TEST_CASE("Text may show only rows over whole calls while the other forms show all") {
   Report report = sample();
   report.row_table = RowTable::text_calls;

@@ -62,6 +62,57 @@ TEST_CASE("mma takes the scales of block-scaled instructions, and traces them") 
   CHECK(testing::qattn(folder, "mma sm90.wgmma.m64n8k32.f32.e4m3.e4m3 --scale-a 1").status == 2);
 }
 
+TEST_CASE("mma takes Inf, NaN and codes as the formats hold them, and refuses what they cannot") {
+  const ScratchFolder folder;
+  const std::string f16 = "mma sm90.wgmma.m64nNk16.f32.f16.f16 ";
+  CHECK(first_row(folder, f16 + "--a=inf --b=0")["d_code"] == "0x7FFFFFFF");
+  CHECK(first_row(folder, f16 + "--a -inf --b 1")["d_code"] == "0xFF800000");
+  CHECK(first_row(folder, f16 + "--a nan --b 1")["d_code"] == "0x7FFFFFFF");
+  CHECK(first_row(folder, f16 + "--a 0x3E00,0x8001 --b 2,0 --c 0x3F800000")["d"] == 4.0);
+  CHECK(first_row(folder, "mma sm90.mma.m16n8k8.f32.tf32.tf32 --a 0x3FC00000 --b 2")["d"] == 3.0);
+  CHECK(first_row(folder, "mma sm90.wgmma.m64nNk32.s32.s8.s8 --a -128 --b 1 --c 2147483647")["d"] == 2147483519.0);
+  const struct {
+    const char* arguments;
+    const char* option;
+  } refused[] = {
+      {"sm90.wgmma.m64nNk16.f16.f16.f16 --c 70000", "--c '70000'"},
+      {"sm90.wgmma.m64nNk16.f32.f16.f16 --a 0x10000", "--a '0x10000'"},
+      {"sm90.wgmma.m64nNk16.f32.f16.f16 --b 1,two", "--b 'two'"},
+      {"sm90.wgmma.m64nNk32.f32.e4m3.e4m3 --a=inf", "--a 'inf'"},
+      {"sm90.wgmma.m64nNk32.s32.s8.s8 --c 1e10", "--c '1e10'"},
+      {"sm80.mma.m16n8k64.s32.s4.s4 --a 8", "--a '8'"},
+      {"sm80.mma.m16n8k64.s32.u4.u4 --a=-1", "--a '-1'"},
+      {"sm120.mma.m16n8k32.f32.e4m3.e4m3.block32.ue8m0 --scale-a=-1", "--scale-a '-1'"},
+      {"sm120.mma.m16n8k32.f32.e4m3.e4m3.block32.ue8m0 --scale-b 3", "--scale-b '3'"},
+  };
+  for (const auto& [arguments, option] : refused) {
+    const Outcome outcome = testing::qattn(folder, std::string("mma ") + arguments);
+    INFO(arguments << ": " << outcome.err);
+    CHECK(outcome.status == 2);
+    CHECK(has(outcome.err, option));
+  }
+}
+
+TEST_CASE("mma says which numbers it rounded, and traces the code of every operand") {
+  const ScratchFolder folder;
+  const std::string command = "mma sm90.wgmma.m64nNk32.f32.e4m3.e4m3 --a 0.3 --b 1 --c 0.25 --trace";
+  const Outcome outcome = testing::qattn(folder, command);
+  CHECK(outcome.status == 0);
+  CHECK(outcome.err == "qattn: --a 0.3 is rounded to 0.3125, the nearest e4m3 (0x2A)\n");
+  for (const char* part : {"c 0x3E800000 = 0.25", "a[0] 0x2A = 0.3125, b[0] 0x38 = 1", "a[31] 0x00 = 0"}) {
+    CHECK(has(outcome.out, part));
+  }
+  CHECK(testing::qattn(folder, command + " --quiet").err.empty());
+}
+
+TEST_CASE("scalar takes negative infinity and NaN as words of their own") {
+  const ScratchFolder folder;
+  CHECK(first_row(folder, "scalar ex2.approx.ftz.f32 -inf")["y_code"] == "0x00000000");
+  CHECK(first_row(folder, "scalar ex2.approx.ftz.f32 -nan")["x_code"] == "0x7FC00000");
+  CHECK(first_row(folder, "scalar ex2.approx.ftz.f32 -1")["y"] == 0.5);
+  CHECK(testing::qattn(folder, "scalar ex2.approx.ftz.f32 -infinite").status == 2);
+}
+
 TEST_CASE("gemm shows the bias of fast accumulation, with the evidence for it, in every form") {
   const ScratchFolder folder;
   const std::string command =

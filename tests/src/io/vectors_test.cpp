@@ -133,6 +133,27 @@ void put(Hdf5Writer& writer, const std::string& path, const Shape& shape, std::u
   writer.write(path, Shape(shape.size(), 0), shape, tensor.codes);
 }
 
+TEST_CASE("codes of vectors that are not stored as unsigned integers, or in another width, are refused") {
+  const ScratchFolder folder;
+  const auto complaint = [&](const format::Format& format) {
+    Hdf5Writer writer(folder / "s.h5");
+    writer.set_attributes("", {{"schema", std::string(kScalarSchema)}});
+    writer.create_group("f");
+    writer.set_attributes("f", {{"function", std::string("cvt.f32.bf16")}});
+    put(writer, "f/x", {4}, 0, format);
+    put(writer, "f/y", {4}, 0, format::kBF16);
+    writer.commit();
+    return message_of([&] { VectorReader(folder / "s.h5").scalar("f"); });
+  };
+  CHECK(contains(complaint(format::kFP32), "s.h5: f/x: holds float32 numbers; it must hold unsigned integers"));
+  CHECK(contains(complaint(format::kInt8), "s.h5: f/x: holds 1-byte signed integers; it must hold unsigned integers"));
+  CHECK(complaint(format::kBF16).empty());
+  const Codes codes = counted({4}, 2, 0);
+  CHECK(message_of([&] { check_width(codes, format::kBF16, "w"); }).empty());
+  CHECK(contains(message_of([&] { check_width(codes, format::kTF32, "f: c/x"); }),
+                 "f: c/x: holds 2-byte unsigned integers; codes of tf32 are 4-byte unsigned integers"));
+}
+
 TEST_CASE("kernel and backward vectors are read with what was computed on the way, in the HND layout") {
   const ScratchFolder folder;
   {
