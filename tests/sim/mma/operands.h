@@ -32,9 +32,6 @@ class Random {
   std::uint64_t seed_, stream_, index_ = 0;
 };
 
-/// Bits in which files store a code: tf32 and xf32 are f32 codes.
-inline int stored_bits(const format::Format& format) { return format.bits == 19 ? 32 : format.bits; }
-
 inline std::uint64_t low_bits(std::uint64_t x, int n) { return n == 64 ? x : x & ((std::uint64_t{1} << n) - 1); }
 
 /// A code with a random sign and mantissa and an exponent field in [low, high].
