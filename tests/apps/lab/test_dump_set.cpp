@@ -120,7 +120,7 @@ TEST_CASE("The first NaN or Inf of the inputs is located") {
   CHECK(lab::first_bad_input(good.read(good.calls()[0], 0, 0)).empty());
 }
 
-TEST_CASE("NaN and +Inf of an additive mask are located; -Inf hides a key") {
+TEST_CASE("NaN and +Inf of an additive mask are located, and -Inf hides a key") {
   const ScratchFolder folder;
   const auto found = [&](double value) {
     const testing::TinyShape shape{1, 1, 1, 6, 16};
