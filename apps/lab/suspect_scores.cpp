@@ -196,6 +196,36 @@ void stale_tiles(Suspect& suspect, const ScoreRows& s, std::int64_t tile, std::i
   }
 }
 
+/// o where the running maximum of a row grows from tile to tile and what was summed before is not scaled down: the sum
+/// of P V, and with `sum_too` the row sum.
+MatrixD without_rescaling(const Suspect& suspect, const ScoreRows& s, std::int64_t tile, bool sum_too) {
+  MatrixD o = MatrixD::Zero(s.rows(), suspect.channels());
+  for (Eigen::Index r = 0; r < s.rows(); ++r) {
+    double running = -kInfinity, sum = 0;
+    for (std::int64_t first = 0; first < s.visible(r); first += tile) {
+      const std::int64_t last = std::min(first + tile, s.visible(r));
+      running = std::max(running, s.scores().row(r).segment(first, last - first).maxCoeff());
+      if (running == -kInfinity) continue;
+      for (std::int64_t j = first; j < last; ++j) {
+        const double weight = elementary::exp(s.scores()(r, j) - running);
+        sum += weight;
+        s.add(r, j, weight, o);
+      }
+    }
+    if (s.sum(r) > 0) o.row(r) /= sum_too ? sum : s.sum(r);
+  }
+  return o;
+}
+
+void not_rescaled(Suspect& suspect, const ScoreRows& s, std::int64_t tile) {
+  for (const bool sum_too : {false, true}) {
+    suspect.offer(without_rescaling(suspect, s, tile, sum_too), "O not rescaled", [&] {
+      return fmt::format("{} not scaled down when a tile of {} keys raises the row maximum",
+                         sum_too ? "O and the row sum are" : "O is", tile);
+    });
+  }
+}
+
 /// Keys that only fill up the last tile have score 0 and count in the row sum.
 void padding_attended(Suspect& suspect, const ScoreRows& s, std::int64_t tile) {
   const std::int64_t padding = (tile - s.keys() % tile) % tile;
@@ -290,13 +320,29 @@ std::vector<std::vector<std::int64_t>> key_groups(const Suspect& suspect, std::i
   return groups;
 }
 
+/// What smoothing K leaves out of all scores of a row, and a wrong scale of K therefore does not touch: the mean of its
+/// scores over all keys.
+std::vector<double> unscaled_part(const Suspect& suspect, const ScoreRows& s) {
+  std::vector<double> part(static_cast<std::size_t>(s.rows()), 0.0);
+  const auto smoothing = suspect.recipe().smoothing;
+  if (smoothing != attention::Smoothing::k && smoothing != attention::Smoothing::qk) return part;
+  for (Eigen::Index r = 0; r < s.rows(); ++r) {
+    const double mean = s.scores().row(r).mean();
+    if (std::isfinite(mean)) part[static_cast<std::size_t>(r)] = mean;
+  }
+  return part;
+}
+
 /// One group of keys with other scores. A coarse factor decides which group is worth a search.
 void key_scale(Suspect& suspect, const ScoreRows& s) {
   std::vector<std::int64_t> best;
   double smallest = kInfinity;
-  const auto weight = [&s](double factor) {
-    return
-        [&s, factor](Eigen::Index r, std::int64_t j) { return elementary::exp(factor * s.scores()(r, j) - s.max(r)); };
+  const std::vector<double> unscaled = unscaled_part(suspect, s);
+  const auto weight = [&s, &unscaled](double factor) {
+    return [&s, &unscaled, factor](Eigen::Index r, std::int64_t j) {
+      const double left = unscaled[static_cast<std::size_t>(r)];
+      return elementary::exp(factor * (s.scores()(r, j) - left) + left - s.max(r));
+    };
   };
   for (const std::vector<std::int64_t>& group : key_groups(suspect, s.keys())) {
     for (const double factor : {0.0, 0.25, 0.5, 0.75, 1.4, 2.0, 4.0}) {
@@ -420,6 +466,7 @@ void suspect_scores(Suspect& suspect) {
     dropped_tiles(suspect, s, tile);
     dropped_diagonal(suspect, s, tile);
     padding_attended(suspect, s, tile);
+    not_rescaled(suspect, s, tile);
   }
   for (const std::int64_t tile : tiles) {
     stale_tiles(suspect, s, tile, 1);
