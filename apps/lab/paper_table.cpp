@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <system_error>
 
 #include "base/error.h"
 #include "lab/backward.h"
@@ -158,15 +159,16 @@ PaperRow load_row(const toml::table& table, const toml::table& row, const std::s
 }
 
 /// Our figures of each paper row, in the table's statistic.
-std::vector<Json> our_figures(const PaperTable& table, const RunResult* result) {
+std::vector<Json> our_figures(const PaperTable& table, const RunResult& result) {
   std::vector<Json> ours;
   std::size_t trial = 0;
   for (const PaperRow& row : table.rows) {
-    if (!row.recipe || result == nullptr) {
+    if (!row.recipe) {
       ours.emplace_back();
       continue;
     }
-    const metric::Summary& summary = result->summaries[trial++];
+    const auto output = std::find(kOutputs.begin(), kOutputs.end(), row.output) - kOutputs.begin();
+    const metric::Summary& summary = result.summaries.at(trial++ * result.outputs + static_cast<std::size_t>(output));
     const auto value = [&](const metric::MetricSummary& m) {
       return table.statistic == "worst" ? m.worst() : m.average();
     };
@@ -178,6 +180,17 @@ std::vector<Json> our_figures(const PaperTable& table, const RunResult* result) 
   return ours;
 }
 
+/// The rows, of a run or of its summary, that measure what the paper's row of the same label prints.
+std::vector<Json> own_outputs(const PaperTable& table, const std::vector<Json>& rows) {
+  std::vector<Json> own;
+  for (const Json& row : rows) {
+    const auto is_source = [&](const PaperRow& source) { return row.at("row") == source.label; };
+    const auto source = std::find_if(table.rows.begin(), table.rows.end(), is_source);
+    if (row.value("output", "o") == source->output) own.push_back(row);
+  }
+  return own;
+}
+
 bool prints(const PaperTable& table, const std::string& metric) {
   return std::any_of(table.rows.begin(), table.rows.end(),
                      [&](const PaperRow& row) { return row.paper.contains(metric); });
@@ -185,6 +198,7 @@ bool prints(const PaperTable& table, const std::string& metric) {
 
 Table comparison(const PaperTable& table, const std::vector<Json>& ours) {
   Table out{table.title, {{"row", ""}}, {}};
+  if (needs_gradients(table)) out.columns.push_back({"output", "output"});
   for (const Metric& metric : kMetrics) {
     const std::string key = metric.key;
     if (!prints(table, key)) continue;
@@ -195,6 +209,7 @@ Table comparison(const PaperTable& table, const std::vector<Json>& ours) {
   for (std::size_t i = 0; i < table.rows.size(); ++i) {
     const PaperRow& row = table.rows[i];
     out.rows.push_back({{"row", row.label},
+                        {"output", row.output},
                         {"recipe", row.recipe ? Json(row.recipe->name) : Json()},
                         {"paper", row.paper},
                         {"ours", ours[i]}});
@@ -210,11 +225,23 @@ std::string our_tensors(const DumpSet& dumps) {
                      model ? fmt::format(" ({})", *model) : "");
 }
 
-std::vector<std::string> notes_of(const PaperTable& table, const DumpSet* dumps) {
+/// Where the upstream gradients come from.
+std::string upstream_note(const DumpSet& dumps, std::uint64_t seed) {
+  const auto calls = static_cast<std::int64_t>(dumps.calls().size());
+  const auto own = std::count_if(dumps.calls().begin(), dumps.calls().end(),
+                                 [](const SelectedCall& call) { return call.call->has("do"); });
+  if (own == calls) return "upstream gradient: the dump's `do`";
+  const std::string drawn = fmt::format("N(0, 1) drawn from seed {} (--upstream-seed)", seed);
+  if (own == 0) return fmt::format("upstream gradient: {}; the dump has no `do`", drawn);
+  return fmt::format("upstream gradient: the dump's `do` in {} calls, {} in {}", own, drawn, calls - own);
+}
+
+std::vector<std::string> notes_of(const PaperTable& table, const DumpSet& dumps,
+                                  std::optional<std::uint64_t> upstream_seed) {
   std::vector<std::string> notes = {fmt::format("* other tensors: {}; {}", table.tensors, table.source)};
   if (!table.note.empty()) notes.push_back(table.note);
-  if (dumps == nullptr) return notes;
-  notes.push_back(our_tensors(*dumps));
+  notes.push_back(our_tensors(dumps));
+  if (upstream_seed) notes.push_back(upstream_note(dumps, *upstream_seed));
   std::vector<std::string> evidence;
   for (const PaperRow& row : table.rows) {
     if (!row.recipe) continue;
@@ -223,21 +250,6 @@ std::vector<std::string> notes_of(const PaperTable& table, const DumpSet* dumps)
   }
   for (const std::string& each : evidence) notes.push_back("accumulators: " + each);
   return notes;
-}
-
-/// Without a dump: the paper's figures as rows of the usual form, nothing measured.
-std::vector<Json> paper_only_rows(const PaperTable& table) {
-  std::vector<Json> rows;
-  for (const PaperRow& row : table.rows) {
-    Json out = {{"call", nullptr}, {"batch", nullptr}, {"head", nullptr}};
-    out["recipe"] = row.recipe ? Json(row.recipe->name) : Json();
-    out["row"] = row.label;
-    out["paper"] = row.paper;
-    out["output"] = "o";
-    for (const Metric& metric : kMetrics) out[metric.key] = nullptr;
-    rows.push_back(std::move(out));
-  }
-  return rows;
 }
 
 }  // namespace
@@ -276,6 +288,26 @@ std::vector<PaperTable> load_all_paper_tables() {
   std::vector<PaperTable> tables;
   for (const std::string& id : data_entries("papers")) tables.push_back(load_paper_table(id));
   return tables;
+}
+
+std::vector<std::string> default_dumps() {
+  const std::filesystem::path folder = std::filesystem::path(data_folder()) / "real";
+  std::vector<std::string> files;
+  std::error_code failed;
+  for (const auto& entry : std::filesystem::directory_iterator(folder, failed)) {
+    const std::string name = entry.path().filename().string();
+    if (name.starts_with("smollm2_") && name.ends_with(".h5")) files.push_back(entry.path().string());
+  }
+  if (files.empty()) {
+    throw Error(ErrorKind::input,
+                fmt::format("{}: no smollm2_*.h5 there to measure on; name a dump with --dump", folder.string()));
+  }
+  std::sort(files.begin(), files.end());
+  return files;
+}
+
+bool needs_gradients(const PaperTable& table) {
+  return std::any_of(table.rows.begin(), table.rows.end(), [](const PaperRow& row) { return row.output != "o"; });
 }
 
 std::vector<Trial> trials_of(const PaperTable& table) {
@@ -354,7 +386,8 @@ Json orderings_json(const PaperTable& table, const std::vector<Ordering>& all) {
   return list;
 }
 
-Report compare(const PaperTable& table, const DumpSet* dumps, const RunResult* result) {
+Report compare(const PaperTable& table, const DumpSet& dumps, const RunResult& result,
+               std::optional<std::uint64_t> upstream_seed) {
   const std::vector<Json> ours = our_figures(table, result);
   Report report;
   report.columns = row_columns({"row"});
@@ -362,19 +395,15 @@ Report compare(const PaperTable& table, const DumpSet* dumps, const RunResult* r
   for (const Metric& metric : kMetrics) report.csv_keys.push_back(std::string("paper.") + metric.key);
   report.row_table = RowTable::none;
   report.tables.push_back(comparison(table, ours));
-  report.notes = notes_of(table, dumps);
+  report.notes = notes_of(table, dumps, upstream_seed);
   report.summary = {{"table", table.id}, {"statistic", table.statistic}};
   report.summary["rows"] = report.tables.front().rows;
-  if (result == nullptr) {
-    report.rows = paper_only_rows(table);
-    return report;
-  }
-  report.rows = result->rows;
+  report.rows = own_outputs(table, result.rows);
   const std::vector<Ordering> all = orderings(table, ours);
   report.tables.push_back(ordering_table(all));
   if (Table broken = broken_table(table, ours, all); !broken.rows.empty()) report.tables.push_back(std::move(broken));
   report.summary["orderings"] = orderings_json(table, all);
-  report.summary["calls"] = summary_rows(trials_of(table), *result);
+  report.summary["calls"] = own_outputs(table, summary_rows(trials_of(table), result));
   return report;
 }
 

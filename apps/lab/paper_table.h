@@ -74,8 +74,15 @@ std::span<const TableMetric> table_metrics();
 PaperTable load_paper_table(std::string_view id);
 std::vector<PaperTable> load_all_paper_tables();
 
+/// The dumps that the tables of models run on unless the user names others: data/real/smollm2_*.h5. Throws Error(input)
+/// when there are none.
+std::vector<std::string> default_dumps();
+
 /// The trials of the rows that have a recipe, with the labels `row` (the paper's name of it) and `paper`.
 std::vector<Trial> trials_of(const PaperTable& table);
+
+/// Whether a row is of a gradient, so that trials_of() are to run with RunOptions::upstream_seed.
+bool needs_gradients(const PaperTable& table);
 
 /// An ordering that the paper's figures show: row `better` before row `worse` in `metric`.
 struct Ordering {
@@ -93,7 +100,9 @@ Table ordering_table(const std::vector<Ordering>& all);
 Table broken_table(const PaperTable& table, const std::vector<Json>& ours, const std::vector<Ordering>& all);
 Json orderings_json(const PaperTable& table, const std::vector<Ordering>& all);
 
-/// The paper's table with ours beside it; `result` is that of trials_of(table), or nullptr without a dump.
-Report compare(const PaperTable& table, const DumpSet* dumps, const RunResult* result);
+/// The paper's table with ours beside it; `result` is that of trials_of(table) on `dumps`, with this seed for upstream
+/// gradients where the table has rows of gradients. The report's rows are those of each row's own output.
+Report compare(const PaperTable& table, const DumpSet& dumps, const RunResult& result,
+               std::optional<std::uint64_t> upstream_seed = std::nullopt);
 
 }  // namespace qattn::lab

@@ -7,6 +7,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/error.h"
+
 namespace qattn::lab {
 namespace {
 
@@ -226,21 +228,41 @@ std::string latex_escaped(const std::string& text) {
   return out;
 }
 
-std::string latex_table(const Table& table) {
-  const Cells cells = lay_out(table);
-  std::string out = "\\begin{table}\n\\centering\n";
-  if (!table.title.empty()) out += "\\caption{" + latex_escaped(table.title) + "}\n";
-  out += "\\begin{tabular}{";
-  for (const bool numeric : cells.numeric) out += numeric ? 'r' : 'l';
-  out += "}\n\\toprule\n";
+/// Header, rule and rows of a tabular. A line that began with '[' or '*' would be an argument of the line end before.
+std::string latex_lines(const Cells& cells, std::string_view header_end) {
+  std::string out = "\\toprule\n";
   for (std::size_t l = 0; l < cells.lines.size(); ++l) {
+    const std::string& first = cells.lines[l].front();
+    if (first.starts_with('[') || first.starts_with('*')) out += "{}";
     for (std::size_t i = 0; i < cells.widths.size(); ++i) {
       out += (i == 0 ? "" : " & ") + latex_escaped(cells.lines[l][i]);
     }
     out += " \\\\\n";
-    if (l == 0) out += "\\midrule\n";
+    if (l == 0) out += header_end;
   }
-  return out + "\\bottomrule\n\\end{tabular}\n\\end{table}\n";
+  return out + "\\bottomrule\n";
+}
+
+std::string latex_columns(const Cells& cells) {
+  std::string columns;
+  for (const bool numeric : cells.numeric) columns += numeric ? 'r' : 'l';
+  return columns;
+}
+
+std::string latex_table(const Table& table) {
+  const Cells cells = lay_out(table);
+  std::string out = "\\begin{table}\n\\centering\n";
+  if (!table.title.empty()) out += "\\caption{" + latex_escaped(table.title) + "}\n";
+  out += "\\begin{tabular}{" + latex_columns(cells) + "}\n";
+  return out + latex_lines(cells, "\\midrule\n") + "\\end{tabular}\n\\end{table}\n";
+}
+
+/// A table that stays in its place and may run over pages.
+std::string latex_long_table(const Table& table) {
+  const Cells cells = lay_out(table);
+  std::string out = "\\begin{longtable}{" + latex_columns(cells) + "}\n";
+  if (!table.title.empty()) out += "\\caption{" + latex_escaped(table.title) + "}\\\\\n";
+  return out + latex_lines(cells, "\\midrule\n\\endhead\n") + "\\end{longtable}\n";
 }
 
 /// The tables of a readable form: the rows as far as they are wanted, then the others.
@@ -274,11 +296,37 @@ std::string_view without_last_newline(std::string_view note) {
 /// Several lines are a code block inside of their list item: their columns stay aligned.
 std::string markdown_note(const std::string& note) {
   const std::string_view text = without_last_newline(note);
-  if (text.find('\n') == std::string_view::npos) return fmt::format("- {}", text);
+  if (text.find('\n') == std::string_view::npos) return fmt::format("- {}{}", text.starts_with('*') ? "\\" : "", text);
   return fmt::format("- ```\n  {}\n  ```", continued(text, "  "));
 }
 
 std::string latex_note(const std::string& note) { return "% " + continued(without_last_newline(note), "% "); }
+
+/// A note in running text: an item of a list; several lines stay as they are.
+std::string latex_item(const std::string& note) {
+  const std::string_view text = without_last_newline(note);
+  if (text.find('\n') == std::string_view::npos) return "\\item " + latex_escaped(std::string(text));
+  return fmt::format("\\item\n\\begin{{verbatim}}\n{}\n\\end{{verbatim}}", text);
+}
+
+std::string latex_section(const Section& section) {
+  std::string out = "\\section*{" + latex_escaped(section.title) + "}\n";
+  for (const Table& table : readable_tables(section.report, Form::latex)) out += latex_long_table(table);
+  if (section.report.notes.empty()) return out;
+  out += "\\begin{itemize}\n";
+  for (const std::string& note : section.report.notes) out += latex_item(note) + "\n";
+  return out + "\\end{itemize}\n";
+}
+
+constexpr std::string_view kLatexPreamble = R"(\documentclass{article}
+\usepackage[T1]{fontenc}
+\usepackage[utf8]{inputenc}
+\usepackage[a4paper,landscape,margin=15mm]{geometry}
+\usepackage{booktabs}
+\usepackage{longtable}
+\begin{document}
+\footnotesize
+)";
 
 template <class RenderTable, class RenderNote>
 std::string render_readable(const Report& report, Form form, const RenderTable& table, const RenderNote& note) {
@@ -290,6 +338,22 @@ std::string render_readable(const Report& report, Form form, const RenderTable& 
 }
 
 }  // namespace
+
+std::string render_document(std::string_view title, std::span<const Section> sections, Form form) {
+  std::string out;
+  if (form == Form::markdown) {
+    out = fmt::format("# {}\n", title);
+    for (const Section& section : sections) {
+      out += fmt::format("\n## {}\n\n{}", section.title, render(section.report, form));
+    }
+    return out;
+  }
+  if (form != Form::latex) throw Error(ErrorKind::internal, "a document is Markdown or LaTeX");
+  out =
+      fmt::format("{}\\begin{{center}}\\Large {}\\end{{center}}\n", kLatexPreamble, latex_escaped(std::string(title)));
+  for (const Section& section : sections) out += latex_section(section);
+  return out + "\\end{document}\n";
+}
 
 std::string to_json(const Json& value) {
   std::string out;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <nlohmann/json.hpp>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -49,6 +50,16 @@ struct Report {
 
 /// The whole report, newline at the end. The same report gives the same bytes.
 std::string render(const Report& report, Form form);
+
+/// One of several reports in a document.
+struct Section {
+  std::string title;
+  Report report;
+};
+
+/// All sections as one Markdown text, or as LaTeX that compiles by itself (booktabs, longtable, geometry; notes are
+/// lists there, no comments). Throws Error(internal) for another form.
+std::string render_document(std::string_view title, std::span<const Section> sections, Form form);
 
 /// One line of JSON; doubles with 17 significant digits and always with a point or an exponent, NaN and Inf as null.
 std::string to_json(const Json& value);

@@ -148,6 +148,10 @@ Json judged(const PaperTable& table, const PaperRow& row, const SeedStatistics& 
   Json figure = {{"ours", ours.mean},       {"deviation", ours.deviation}, {"least", ours.least},
                  {"largest", ours.largest}, {"seeds", ours.seeds},         {"paper", printed}};
   if (printed.is_null()) return figure;
+  if (ours.seeds < 2) {
+    figure["verdict"] = "one seed has no spread";
+    return figure;
+  }
   const double unit = half_unit(printed.get<double>(), *table.synthetic);
   const bool within = within_spread(printed.get<double>(), unit, ours);
   figure["within"] = within;

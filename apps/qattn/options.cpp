@@ -147,12 +147,12 @@ void add_set_option(CLI::App& command, std::vector<std::string>& settings) {
 }
 
 lab::RunResult run_with_progress(const lab::DumpSet& dumps, const std::vector<lab::Trial>& trials,
-                                 const WorkOptions& work, const OutputOptions& output) {
+                                 const WorkOptions& work, const OutputOptions& output, const std::string& heads) {
   const InterruptGuard interrupt;
   const lab::ReferenceCache references = work.cache.open();
   lab::RunResult result;
   {
-    Progress progress("heads", output.quiet);
+    Progress progress(heads, output.quiet);
     lab::RunOptions options;
     options.threads = work.threads;
     options.references = &references;

@@ -80,10 +80,11 @@ void add_backward_options(CLI::App& command, WorkOptions& options);
 /// --set KEY=VALUE, in order.
 void add_set_option(CLI::App& command, std::vector<std::string>& settings);
 
-/// Runs the trials with progress on a terminal, ends cleanly on Ctrl-C, and tells on stderr about outputs that are not
-/// finite.
+/// Runs the trials with progress on a terminal ("3/54 heads, ..."), ends cleanly on Ctrl-C, and tells on stderr about
+/// outputs that are not finite.
 lab::RunResult run_with_progress(const lab::DumpSet& dumps, const std::vector<lab::Trial>& trials,
-                                 const WorkOptions& work, const OutputOptions& output);
+                                 const WorkOptions& work, const OutputOptions& output,
+                                 const std::string& heads = "heads");
 
 /// The first few outputs that are not finite, one line each on stderr.
 void tell_bad_outputs(const std::vector<lab::BadOutput>& bad);

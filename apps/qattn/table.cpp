@@ -1,5 +1,8 @@
 // qattn table: a paper's table, ours beside it.
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <filesystem>
 #include <memory>
 #include <string>
 #include <utility>
@@ -50,24 +53,14 @@ struct Measured {
   int status = 0;
 };
 
-Measured print_paper(const lab::PaperTable& table) {
-  Measured measured{lab::compare(table, nullptr, nullptr)};
-  measured.report.context = lab::tool_context();
-  measured.report.context["command"] = "table";
-  return measured;
-}
-
 /// A table whose tensors are drawn; they are measured as run's are.
-Measured draw(const Options& options, const lab::PaperTable& table) {
-  if (!options.all && !options.work.selection.inputs.empty()) {
-    throw Error(ErrorKind::usage, table.id + " draws its own tensors, as its paper describes them; leave --dump out");
-  }
+Measured draw(const Options& options, const lab::PaperTable& table, const std::string& heads) {
   const Stopwatch time;
   const InterruptGuard interrupt;
   lab::RunResult result;
   lab::Report report;
   {
-    Progress progress("heads", options.output.quiet);
+    Progress progress(heads, options.output.quiet);
     lab::RunOptions run;
     run.threads = options.work.threads;
     run.progress = [&](std::int64_t done, std::int64_t total) { progress.show(done, total); };
@@ -82,42 +75,80 @@ Measured draw(const Options& options, const lab::PaperTable& table) {
   return {std::move(report), status_of(result)};
 }
 
-Measured measure(const Options& options, const lab::PaperTable& table) {
-  if (table.synthetic) return draw(options, table);
-  if (options.work.selection.inputs.empty()) return print_paper(table);
+/// A table whose tensors were a model's, on dumps.
+Measured measure(const Options& options, const lab::PaperTable& table, const lab::DumpSet& dumps,
+                 const std::string& heads) {
   const Stopwatch time;
   const std::vector<lab::Trial> trials = lab::trials_of(table);
-  const lab::DumpSet dumps = options.work.open();
-  const lab::RunResult result = run_with_progress(dumps, trials, options.work, options.output);
-  lab::Report report = lab::compare(table, &dumps, &result);
-  report.context = run_context("table", dumps, trials, options.work, time.seconds());
-  report.context["table"] = table.id;
-  return {std::move(report), status_of(result)};
+  WorkOptions work = options.work;
+  work.backward = lab::needs_gradients(table);
+  const lab::RunResult result = run_with_progress(dumps, trials, work, options.output, heads);
+  Measured measured{lab::compare(table, dumps, result, work.upstream_seed()), status_of(result)};
+  measured.report.context = run_context("table", dumps, trials, work, time.seconds());
+  measured.report.context["table"] = table.id;
+  if (options.work.selection.inputs.empty()) {
+    measured.report.notes.emplace_back("ours are the dumps that come with QAttn; --dump DUMP measures others");
+  }
+  return measured;
+}
+
+lab::DumpSet open_dumps(const Options& options) {
+  WorkOptions work = options.work;
+  if (work.selection.inputs.empty()) work.selection.inputs = lab::default_dumps();
+  return work.open();
 }
 
 /// Every table in one Markdown and one LaTeX file, FILE.md and FILE.tex.
 int all_tables(const Options& options) {
-  if (!options.id.empty() || options.output.file.empty()) {
-    throw Error(ErrorKind::usage, "table --all: give --output FILE (FILE.md and FILE.tex are written) and no ID");
+  if (!options.id.empty() || options.output.file.empty() || options.output.form() != lab::Form::text) {
+    throw Error(
+        ErrorKind::usage,
+        "table --all: give --output FILE without an ending (FILE.md and FILE.tex are written), no ID and no form");
   }
-  std::string markdown, latex;
+  const std::string folder = std::filesystem::absolute(options.output.file).parent_path().string();
+  if (!std::filesystem::is_directory(folder)) {  // minutes before the report is written
+    throw Error(ErrorKind::input, folder + ": no such folder, where the report is to be written");
+  }
+  const lab::DumpSet dumps = open_dumps(options);
+  const std::vector<lab::PaperTable> tables = lab::load_all_paper_tables();
+  std::vector<lab::Section> sections;
   int status = 0;
-  for (const lab::PaperTable& table : lab::load_all_paper_tables()) {
-    const Measured measured = measure(options, table);
-    markdown += "## " + table.id + "\n\n" + lab::render(measured.report, lab::Form::markdown) + "\n";
-    latex += "% " + table.id + "\n" + lab::render(measured.report, lab::Form::latex) + "\n";
+  for (const lab::PaperTable& table : tables) {
+    const std::string heads = fmt::format("heads of {} ({} of {})", table.id, sections.size() + 1, tables.size());
+    Measured measured = table.synthetic ? draw(options, table, heads) : measure(options, table, dumps, heads);
     status = std::max(status, measured.status);
+    sections.push_back({table.id, std::move(measured.report)});
   }
-  io::write_file(options.output.file + ".md", markdown);
-  io::write_file(options.output.file + ".tex", latex);
+  const std::string title =
+      fmt::format("Tables of the papers and ours (qattn {}, {})", lab::tool_version(), lab::git_commit());
+  for (const auto& [ending, form] : {std::pair(".md", lab::Form::markdown), std::pair(".tex", lab::Form::latex)}) {
+    io::write_file(options.output.file + ending, lab::render_document(title, sections, form));
+  }
   return status;
+}
+
+Measured one_table(const Options& options) {
+  const lab::PaperTable table = lab::load_paper_table(options.id);
+  const WorkOptions& work = options.work;
+  if (!table.synthetic) {
+    if (options.seeds > 0) {
+      throw Error(ErrorKind::usage, table.id + " is measured on dumps; --seeds is of tables that draw their tensors");
+    }
+    return measure(options, table, open_dumps(options), "heads");
+  }
+  if (!work.selection.inputs.empty() || !work.selection.calls.empty() || !work.heads.empty()) {
+    throw Error(
+        ErrorKind::usage,
+        table.id + " draws its own tensors, as its paper describes them; leave --dump, --calls and --heads out");
+  }
+  return draw(options, table, "heads");
 }
 
 int table(const Options& options) {
   if (options.list) return list(options);
   if (options.all) return all_tables(options);
   if (options.id.empty()) throw Error(ErrorKind::usage, "table: give the ID of a table, --list or --all");
-  const Measured measured = measure(options, lab::load_paper_table(options.id));
+  const Measured measured = one_table(options);
   emit(measured.report, options.output);
   return measured.status;
 }
@@ -130,11 +161,16 @@ void add_table(CLI::App& app, Action& action) {
   command->add_option("id", options->id, "the table, e.g. sage2-table4, or a .toml file")->type_name("ID");
   command->add_flag("--list", options->list, "the tables that are known");
   command->add_flag("--all", options->all, "every table in one report: --output FILE writes FILE.md and FILE.tex");
-  command->add_option("--dump", options->work.selection.inputs, "measure on these dumps (files or folders)")
+  command
+      ->add_option("--dump", options->work.selection.inputs,
+                   "tables of models: measure on these dumps (files or folders; default: SmolLM2 in QAttn's data)")
       ->type_name("DUMP");
   command->add_option("--seeds", options->seeds, "draws of a synthetic table's tensors (default: as the table says)")
       ->type_name("N")
       ->check(CLI::Range(0, 10000));
+  command
+      ->add_option("--upstream-seed", options->work.seed, "seed of the N(0, 1) upstream gradient of calls without `do`")
+      ->type_name("N");
   add_work_options(*command, options->work);
   add_output_options(*command, options->output);
   command->callback([options, &action] { action = [options] { return table(*options); }; });

@@ -88,6 +88,24 @@ TEST_CASE("Every line of a note stays a comment in LaTeX, and in its list item i
   CHECK(render(report, Form::markdown) == "- one\n- ```\n  two\n    and\n  three\n  ```\n");
 }
 
+TEST_CASE("A document has a section a report, and notes that are no comments") {
+  Report report = sample();
+  report.rows[0]["call"] = "[a]";
+  report.notes = {"50 % done", "* two\nlines_"};
+  const std::vector<Section> sections = {{"first_one", report}, {"second", sample()}};
+  CHECK(render_document("All", sections, Form::markdown) == "# All\n\n## first_one\n\n" +
+                                                                render(report, Form::markdown) + "\n## second\n\n" +
+                                                                render(sample(), Form::markdown));
+  const std::string latex = render_document("All_", sections, Form::latex);
+  CHECK(latex.find("\\section*{first\\_one}\n\\begin{longtable}{lrrr}\n\\toprule\n"
+                   "call & head & CosSim & paper \\\\\n\\midrule\n\\endhead\n"
+                   "{}[a] & 0 & 0.5000 & 0.125 \\\\\n") != std::string::npos);
+  CHECK(latex.find("\\item 50 \\% done\n\\item\n\\begin{verbatim}\n* two\nlines_\n\\end{verbatim}\n") !=
+        std::string::npos);
+  CHECK(latex.rfind("\\documentclass", 0) == 0);
+  CHECK(latex.find("\\Large All\\_") != std::string::npos);
+}
+
 TEST_CASE("Text may show only rows over whole calls while the other forms show all") {
   Report report = sample();
   report.row_table = RowTable::text_calls;

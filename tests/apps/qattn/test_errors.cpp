@@ -49,6 +49,15 @@ TEST_CASE("A wrong command line is status 2") {
   CHECK(has(failure(folder, "ablate " + folder / "a.h5" + " --base exact --axis colour", 2), "unknown axis 'colour'"));
   CHECK(has(failure(folder, "table sage9", 2), "unknown table 'sage9'"));
   failure(folder, "table", 2);
+  CHECK(has(failure(folder, "table sage1-table4 --calls '['", 2), "--calls"));
+  CHECK(has(failure(folder, "table fa3-table3 --calls '['", 2), "draws its own tensors"));
+  CHECK(has(failure(folder, "table fa3-table3 --dump " + folder / "a.h5", 2), "draws its own tensors"));
+  CHECK(has(failure(folder, "table sage1-table4 --seeds 3", 2), "--seeds"));
+  CHECK(has(failure(folder, "table --all", 2), "--output FILE"));
+  CHECK(has(failure(folder, "table --all sage1-table4 --output " + folder / "r", 2), "no ID"));
+  CHECK(has(failure(folder, "table --all --json --output " + folder / "r", 2), "no form"));
+  CHECK(has(failure(folder, "table --all --calls '[' --output " + folder / "r", 2), "--calls"));
+  CHECK(has(failure(folder, "table --all --output " + folder / "no/r", 3), "no such folder"));
   failure(folder, "info", 2);
   CHECK(has(failure(folder, "info --groups --granularity per_moon", 2), "per_moon"));
 }
