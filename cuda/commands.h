@@ -4,6 +4,10 @@
 #include <cstdint>
 #include <regex>
 #include <string>
+#include <vector>
+
+#include "lab/dump_set.h"
+#include "lab/recipe_file.h"
 
 namespace qattn::gpu {
 
@@ -18,6 +22,13 @@ struct Options {
   std::string mismatch_file;  ///< check: where to write what differed, as vectors
 };
 
+/// Heads of dumps, and the recipes that they are computed under.
+struct DumpOptions {
+  lab::DumpSelection selection;
+  std::vector<std::string> recipes;  ///< names or files
+  std::vector<lab::Override> overrides;
+};
+
 /// Writes instruction vectors (file formats, section 2).
 void record_instructions(const std::string& path, const Options& options);
 /// Writes instruction digests (section 8).
@@ -30,6 +41,11 @@ void record_scalar_digests(const std::string& path, const Options& options);
 /// Compare the device with the emulator on random operands and print the counts; false when something differed.
 bool check_instructions(const Options& options);
 bool check_scalar(const Options& options);
+
+/// Compares operands that the device prepared with the CPU's, bit for bit: of the dumps' heads, or of synthetic ones
+/// without dumps, under the given recipes (none: those of our own kernels) and `variants` drawn ones. False when
+/// something differed.
+bool check_operands(const DumpOptions& dump, int variants, const Options& options);
 
 /// Computes every digest of a recording (either schema of section 8) on the CPU; false when a block differs. Needs no
 /// GPU.

@@ -10,6 +10,7 @@ namespace {
 
 using qattn::Error;
 using qattn::ErrorKind;
+using qattn::gpu::DumpOptions;
 using qattn::gpu::Options;
 
 struct Arguments {
@@ -18,6 +19,11 @@ struct Arguments {
   std::string digest_file;
   bool scalar = false;
   bool digests = false;
+  bool operands = false;
+  int variants = 8;
+  std::string heads;
+  std::vector<std::string> overrides;
+  DumpOptions dump;
   Options options;
 };
 
@@ -42,6 +48,14 @@ CLI::App* add_record(CLI::App& app, Arguments& arguments) {
   return record;
 }
 
+void add_dump_options(CLI::App& command, Arguments& arguments) {
+  command.add_option("DUMP", arguments.dump.selection.inputs, "Dumps, files or folders of them");
+  command.add_option("--recipe", arguments.dump.recipes, "Recipe, by name or file")->allow_extra_args(false);
+  command.add_option("--set", arguments.overrides, "KEY=VALUE of the recipe")->allow_extra_args(false);
+  command.add_option("--calls", arguments.dump.selection.calls, "Take only calls in which this expression is found");
+  command.add_option("--heads", arguments.heads, "Query heads A:B (A to B - 1)");
+}
+
 CLI::App* add_check(CLI::App& app, Arguments& arguments) {
   CLI::App* check = app.add_subcommand("check", "Compare the GPU with the emulator on random operands");
   check->add_flag("--scalar", arguments.scalar, "Scalar functions instead of matrix instructions");
@@ -53,6 +67,12 @@ CLI::App* add_check(CLI::App& app, Arguments& arguments) {
   check->add_option("--threads", arguments.options.threads, "CPU threads of the emulator (0: one for each core)")
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
+  check->add_flag("--operands", arguments.operands,
+                  "Operand preparation instead, on the dumps' heads or on synthetic ones");
+  check->add_option("--variants", arguments.variants, "--operands: recipes drawn beside the named ones")
+      ->check(CLI::Range(0, 10000))
+      ->capture_default_str();
+  add_dump_options(*check, arguments);
   check->add_option("--mismatches", arguments.options.mismatch_file, "HDF5 file for the outputs that differ");
   add_common(*check, arguments);
   return check;
@@ -68,7 +88,18 @@ void record(const Arguments& arguments) {
   }
 }
 
+/// The dumps and recipes, taken apart.
+DumpOptions dump_options(const Arguments& arguments) {
+  DumpOptions dump = arguments.dump;
+  if (!arguments.heads.empty()) dump.selection.heads = qattn::lab::parse_heads(arguments.heads);
+  for (const std::string& text : arguments.overrides) dump.overrides.push_back(qattn::lab::parse_override(text));
+  return dump;
+}
+
 bool check(const Arguments& arguments) {
+  if (arguments.operands) {
+    return qattn::gpu::check_operands(dump_options(arguments), arguments.variants, arguments.options);
+  }
   if (!arguments.digest_file.empty()) return qattn::gpu::check_digest_file(arguments.digest_file, arguments.options);
   return (arguments.scalar ? qattn::gpu::check_scalar : qattn::gpu::check_instructions)(arguments.options);
 }

@@ -87,12 +87,10 @@ std::vector<float> largest_of_channels(const std::vector<MatrixF>& heads) {
 /// The softmax scale where Q or K have it, balance, rotation; notes what the gradients need to undo them.
 void change_basis(const Problem& problem, const Recipe& recipe, std::vector<MatrixF>& heads, MatrixF& k,
                   Operands& operands) {
-  const double root = std::sqrt(problem.sm_scale);
-  operands.q_factor = recipe.scale_place == ScalePlace::q    ? problem.sm_scale
-                      : recipe.scale_place == ScalePlace::qk ? root
-                                                             : 1.0;
-  operands.k_factor = recipe.scale_place == ScalePlace::qk ? root : 1.0;
-  operands.score_scale = recipe.scale_place == ScalePlace::logits ? problem.sm_scale : 1.0;
+  const ScaleFactors factors = scale_factors(recipe, problem.sm_scale);
+  operands.q_factor = factors.q;
+  operands.k_factor = factors.k;
+  operands.score_scale = factors.scores;
   if (operands.q_factor != 1.0) {
     for (MatrixF& q : heads) q = multiplied(std::move(q), operands.q_factor);
   }
@@ -122,6 +120,23 @@ Stored store_queries(const Recipe& recipe, const std::vector<MatrixF>& heads) {
 }
 
 }  // namespace
+
+ScaleFactors scale_factors(const Recipe& recipe, double sm_scale) {
+  switch (recipe.scale_place) {
+    case ScalePlace::logits:
+      return {1.0, 1.0, sm_scale};
+    case ScalePlace::q:
+      return {sm_scale, 1.0, 1.0};
+    case ScalePlace::qk:
+      break;
+  }
+  const double root = std::sqrt(sm_scale);
+  return {root, root, 1.0};
+}
+
+bool smooths_q(const Recipe& recipe) { return recipe.smoothing == Smoothing::q || recipe.smoothing == Smoothing::qk; }
+
+bool smooths_k(const Recipe& recipe) { return recipe.smoothing == Smoothing::k || recipe.smoothing == Smoothing::qk; }
 
 quant::QuantizerSpec quantizer_spec(const Recipe& recipe, const OperandSpec& spec, quant::Operand role) {
   quant::QuantizerSpec quantizer;
@@ -207,8 +222,8 @@ Operands prepare_operands(const Problem& problem, const Recipe& recipe) {
   MatrixF k = problem.k.cast<float>();
   MatrixF v = problem.v.cast<float>();
   change_basis(problem, recipe, heads, k, operands);
-  const bool smooth_k = recipe.smoothing == Smoothing::k || recipe.smoothing == Smoothing::qk;
-  const bool smooth_q = recipe.smoothing == Smoothing::q || recipe.smoothing == Smoothing::qk;
+  const bool smooth_q = smooths_q(recipe);
+  const bool smooth_k = smooths_k(recipe);
   if (smooth_k) {
     quant::Smoothed smoothed = quant::smooth(k);
     operands.lse_shift = mean_scores(heads.front(), smoothed.means);

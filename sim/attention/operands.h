@@ -44,6 +44,18 @@ struct Operands {
   std::vector<float> balance;     ///< [channels]: Q was divided by it, K multiplied
 };
 
+/// Where the softmax scale goes: what of it Q, K and the scores are multiplied with.
+struct ScaleFactors {
+  double q = 1.0;
+  double k = 1.0;
+  double scores = 1.0;
+};
+ScaleFactors scale_factors(const Recipe& recipe, double sm_scale);
+
+/// Whether the recipe subtracts means from Q, from K.
+bool smooths_q(const Recipe& recipe);
+bool smooths_k(const Recipe& recipe);
+
 /// The quantizer that a recipe has for one of its operands; that of P with its second level.
 quant::QuantizerSpec quantizer_spec(const Recipe& recipe, const OperandSpec& spec, quant::Operand role);
 

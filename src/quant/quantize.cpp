@@ -106,8 +106,7 @@ float replace_zero_scale(const QuantizerSpec& spec, const GroupMap& groups, std:
       break;
   }
   if (empty) return 1;
-  throw Error(ErrorKind::input, "scale group " + std::to_string(group) + " (" + describe_group(groups, group) +
-                                    ") has a zero scale; choose the zero-scale policy one, epsilon or propagate");
+  reject_zero_scale(groups, group);
 }
 
 Factors static_factors(const QuantizerSpec& spec, const GroupMap& groups) {
@@ -342,6 +341,11 @@ QuantizerSpec micro_scaled(std::string_view wanted, Operand operand) {
     known += " " + std::string(entry.name);
   }
   throw Error(ErrorKind::usage, "unknown micro-scaled format '" + std::string(wanted) + "'; known:" + known);
+}
+
+void reject_zero_scale(const GroupMap& groups, std::int64_t group) {
+  throw Error(ErrorKind::input, "scale group " + std::to_string(group) + " (" + describe_group(groups, group) +
+                                    ") has a zero scale; choose the zero-scale policy one, epsilon or propagate");
 }
 
 std::vector<float> group_amax(MatrixView<float> x, const GroupMap& groups) {

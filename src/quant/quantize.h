@@ -103,6 +103,9 @@ std::vector<std::uint32_t> scale_codes(const Quantized& quantized);
 std::uint32_t encode_element(const format::Format& format, float y, format::Rounding rounding,
                              std::uint32_t random_bits = 0);
 
+/// Throws the Error(input) of ZeroScale::error, which names the group and its elements.
+[[noreturn]] void reject_zero_scale(const GroupMap& groups, std::int64_t group);
+
 /// The largest magnitude of each group of x, 0 for a group without elements; NaN (or Inf) where the group has one.
 std::vector<float> group_amax(MatrixView<float> x, const GroupMap& groups);
 

@@ -23,9 +23,13 @@ expect 2 'out' record
 expect 2 'seconds' check --seconds -1
 expect 2 'only' probe --only '('
 expect 2 'nonsense' list --nonsense
+expect 2 'hadamard-int8.*rotation' check --operands --recipe hadamard-int8
+expect 2 'v_granularity' check --operands --recipe sage2-8b --set v_granularity=1x32
+expect 2 'scale_rule' check --operands --recipe sage2-8b --set k_scale_rule=e8m0_ceil
+expect 2 'heads' check --operands --heads 3:1
 expect 2 'blocks' record --blocks 3 /dev/null
 if "$program" list 2>&1 | grep -q 'no CUDA device'; then
-  for command in 'record /dev/null' 'record --digests /dev/null' 'record --scalar /dev/null' 'check' 'check --scalar' \
+  for command in 'record /dev/null' 'record --digests /dev/null' 'record --scalar /dev/null' 'check' 'check --scalar' 'check --operands' \
     'probe' 'list'; do
     # shellcheck disable=SC2086
     expect 3 'no CUDA device' $command
