@@ -43,8 +43,8 @@ bool check_instructions(const Options& options);
 bool check_scalar(const Options& options);
 
 /// Compares operands that the device prepared with the CPU's, bit for bit: of the dumps' heads, or of synthetic ones
-/// without dumps, under the given recipes (none: those of our own kernels) and `variants` drawn ones. False when
-/// something differed.
+/// without dumps, under the given recipes (none: those of our own kernels) and `variants` drawn ones. `only`
+/// chooses among files, or lengths as "65 tokens". False when something differed.
 bool check_operands(const DumpOptions& dump, int variants, const Options& options);
 
 /// Computes every digest of a recording (either schema of section 8) on the CPU; false when a block differs. Needs no

@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <map>
+#include <regex>
 #include <utility>
 
 #include "attention/operand_differences.h"
@@ -141,7 +142,9 @@ std::vector<attention::Recipe> named_recipes(const DumpOptions& dump) {
 bool check_operands(const DumpOptions& dump, int variants, const Options& options) {
   Comparison comparison(named_recipes(dump), random_recipes(options.seed, variants), options.threads);
   device();
-  const auto add = [&](const OperandCase& item) { comparison.add(item); };
+  const auto add = [&](const OperandCase& item) {
+    if (std::regex_search(item.data, options.only)) comparison.add(item);
+  };
   if (dump.selection.inputs.empty()) {
     for_each_synthetic_case(options.seed, add);
   } else {
