@@ -21,6 +21,12 @@ def shuffled(raw, size):
     return np.frombuffer(raw, np.uint8).reshape(-1, size).T.tobytes() if size > 1 else raw
 
 
+def deflated(raw):
+    """zopfli takes minutes over data that repeats, and gains little there."""
+    quick = zlib.compress(raw, 9)
+    return quick if 4 * len(quick) < len(raw) else zopfli.zlib.compress(raw)
+
+
 def chunks_of(array, shape):
     """(offset, bytes) of each chunk; one that reaches over the edge is filled up with zeros."""
     for offset in itertools.product(*(range(0, n, c) for n, c in zip(array.shape, shape))):
@@ -36,7 +42,7 @@ def packed_chunks(array, shape):
     size = array.dtype.itemsize
     plain, mixed = (sum(len(zlib.compress(f(raw), 9)) for _, raw in chunks) for f in (bytes, lambda r: shuffled(r, size)))
     shuffle = mixed < plain
-    return [(o, zopfli.zlib.compress(shuffled(raw, size) if shuffle else raw)) for o, raw in chunks], shuffle
+    return [(o, deflated(shuffled(raw, size) if shuffle else raw)) for o, raw in chunks], shuffle
 
 
 def copy_attributes(source, target):

@@ -2,12 +2,14 @@
 #include <algorithm>
 #include <array>
 #include <optional>
+#include <set>
 
 #include "io/fail.h"
 #include "io/hdf5_file.h"
 #include "io/hdf5_handle.h"
 #include "io/input_file.h"
 #include "io/little_endian.h"
+#include "io/trial.h"
 
 namespace qattn::io {
 
@@ -285,11 +287,66 @@ void select_block(hid_t space, const std::vector<std::int64_t>& start, const std
   }
 }
 
+// ---- The first reading, in a process of its own ----
+
+/// Everything below an open object but the elements: attributes, links, types, shapes, and the index of a dataset's
+/// chunks. What the library refuses is left to the reading proper.
+void walk(hid_t object, std::vector<std::string>& ancestors) {
+  try {
+    read_attributes(object, "");
+    if (H5Iget_type(object) == H5I_DATASET) H5Dget_storage_size(object);
+    if (H5Iget_type(object) != H5I_GROUP) return;
+    for (const std::string& name : link_names(object, "")) {
+      const Hdf5Handle child(H5Oopen(object, name.c_str(), H5P_DEFAULT), H5Oclose);
+      if (!child) continue;
+      std::string identity = identity_of(child.get());
+      const bool ring = std::find(ancestors.begin(), ancestors.end(), identity) != ancestors.end();
+      if (ring || ancestors.size() > kDeepestGroup) continue;
+      ancestors.push_back(std::move(identity));
+      walk(child.get(), ancestors);
+      ancestors.pop_back();
+    }
+  } catch (const Error&) {
+  }
+}
+
+/// Files whose metadata this process has tried; used under an Hdf5Lock alone. One that was written in the last seconds
+/// is not among them, because its time would not tell another change.
+std::set<FileStamp>& tried_files() {
+  static std::set<FileStamp> files;
+  return files;
+}
+
+/// HDF5 itself can crash or loop on damaged metadata, and with it everything that this process has computed. So a copy
+/// of the process reads the metadata first. Needs an Hdf5Lock, so that no other thread is inside the library while the
+/// process is copied.
+void try_metadata(const std::string& path, const InputFile& file) {
+  if (tried_files().contains(file.stamp())) return;
+  constexpr std::uint64_t kBytesASecond = std::uint64_t{64} << 20;
+  const auto seconds = static_cast<unsigned>(10 + file.stamp().size / kBytesASecond);
+  const TrialEnd end = try_apart(
+      [&] {
+        const Hdf5Handle opened(H5Fopen(path.c_str(), H5F_ACC_RDONLY, H5P_DEFAULT), H5Fclose);
+        const Hdf5Handle root(opened ? H5Gopen2(opened.get(), "/", H5P_DEFAULT) : -1, H5Gclose);
+        if (!root) return;
+        std::vector<std::string> ancestors = {identity_of(root.get())};
+        walk(root.get(), ancestors);
+      },
+      seconds);
+  if (end != TrialEnd::finished) {
+    fail(path, std::string("the HDF5 library ") +
+                   (end == TrialEnd::hung ? "does not come to an end" : "itself crashes") +
+                   " while it reads the file's metadata; the file is damaged, copy or capture it again");
+  }
+  if (file.stamp().settled()) tried_files().insert(file.stamp());
+}
+
 }  // namespace
 
 Hdf5Reader::Hdf5Reader(const std::string& path) : path_(path), file_(std::make_unique<File>()) {
   const InputFile probe(path);  // a missing or unreadable file gets the system's own words
   const Hdf5Lock lock;
+  try_metadata(path, probe);
   file_->handle =
       checked(H5Fopen(path.c_str(), H5F_ACC_RDONLY, H5P_DEFAULT), H5Fclose, path, "cannot be opened as an HDF5 file");
 }

@@ -6,11 +6,18 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <chrono>
 #include <cstring>
 
 #include "io/fail.h"
 
 namespace qattn::io {
+
+bool FileStamp::settled() const {
+  constexpr std::int64_t kSettled = 2'000'000'000;  // the coarsest clock of a file system in use
+  const auto now = std::chrono::system_clock::now().time_since_epoch();
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(now).count() - changed_ns > kSettled;
+}
 
 InputFile::InputFile(std::string path) : path_(std::move(path)) {
   descriptor_ = ::open(path_.c_str(), O_RDONLY | O_CLOEXEC);
@@ -20,14 +27,15 @@ InputFile::InputFile(std::string path) : path_(std::move(path)) {
     ::close(descriptor_);
     fail(path_, "is not a regular file; give the file itself");
   }
-  size_ = static_cast<std::uint64_t>(status.st_size);
+  stamp_ = {status.st_dev, status.st_ino, static_cast<std::uint64_t>(status.st_size),
+            std::int64_t{status.st_mtim.tv_sec} * 1'000'000'000 + status.st_mtim.tv_nsec};
 }
 
 InputFile::~InputFile() { ::close(descriptor_); }
 
 void InputFile::read(std::uint64_t offset, std::span<std::byte> bytes) const {
-  if (offset > size_ || bytes.size() > size_ - offset) {
-    fail(path_, "is truncated: it ends at byte " + std::to_string(size_) + "; copy or capture it again");
+  if (offset > size() || bytes.size() > size() - offset) {
+    fail(path_, "is truncated: it ends at byte " + std::to_string(size()) + "; copy or capture it again");
   }
   while (!bytes.empty()) {
     const ssize_t got = ::pread(descriptor_, bytes.data(), bytes.size(), static_cast<off_t>(offset));
@@ -39,8 +47,8 @@ void InputFile::read(std::uint64_t offset, std::span<std::byte> bytes) const {
 }
 
 std::vector<std::byte> InputFile::read(std::uint64_t offset, std::uint64_t count) const {
-  if (offset > size_ || count > size_ - offset) {
-    fail(path_, "is truncated: it ends at byte " + std::to_string(size_) + "; copy or capture it again");
+  if (offset > size() || count > size() - offset) {
+    fail(path_, "is truncated: it ends at byte " + std::to_string(size()) + "; copy or capture it again");
   }
   std::vector<std::byte> bytes(count);
   read(offset, bytes);

@@ -1,6 +1,7 @@
 // A file opened for reading at any position.
 #pragma once
 
+#include <compare>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -8,6 +9,16 @@
 #include <vector>
 
 namespace qattn::io {
+
+/// Which file it is, and which state of it.
+struct FileStamp {
+  std::uint64_t device = 0, inode = 0, size = 0;
+  std::int64_t changed_ns = 0;  ///< since 1970
+
+  /// Changed long enough ago for the next change to bear another time.
+  bool settled() const;
+  auto operator<=>(const FileStamp&) const = default;
+};
 
 /// Reads at given positions; several threads may read at once. Every failure is an Error(input) that names the file.
 class InputFile {
@@ -18,7 +29,8 @@ class InputFile {
   InputFile& operator=(const InputFile&) = delete;
 
   const std::string& path() const { return path_; }
-  std::uint64_t size() const { return size_; }
+  std::uint64_t size() const { return stamp_.size; }
+  const FileStamp& stamp() const { return stamp_; }
   /// Fills `bytes` from `offset` on.
   void read(std::uint64_t offset, std::span<std::byte> bytes) const;
   /// `count` bytes from `offset` on; checked against the file's size before memory is taken.
@@ -27,7 +39,7 @@ class InputFile {
  private:
   std::string path_;
   int descriptor_ = -1;
-  std::uint64_t size_ = 0;
+  FileStamp stamp_;
 };
 
 }  // namespace qattn::io
