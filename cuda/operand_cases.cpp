@@ -91,6 +91,9 @@ const std::vector<Choice>& choices() {
   static const std::vector<Choice> all = {
       {"scale_place", {"logits", "q", "qk"}},
       {"query_heads", {"one", "group"}},
+      {"rotation", {"none", "none", "hadamard"}},
+      {"rotation_seed", {"0", "7"}},
+      {"balance", {"none", "none", "smoothquant"}},
       {"smoothing", {"none", "k", "q", "qk"}},
       {"smooth_v", {"true", "false"}},
       {"correction", {"smoothed_k", "quantized_k"}},

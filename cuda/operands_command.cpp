@@ -23,7 +23,8 @@ using Clock = std::chrono::steady_clock;
 /// Runs of the kernels that a time is the mean of.
 constexpr int kTimedRuns = 20;
 
-constexpr std::string_view kRecipes[] = {"sage2-8b", "sage2-4b", "sage1-B", "fa2-fp16", "fa3-fp8"};
+constexpr std::string_view kRecipes[] = {"sage2-8b", "sage2-4b",         "sage1-B",         "fa2-fp16",
+                                         "fa3-fp8",  "fa3-fp8-hadamard", "smoothquant-int8"};
 
 /// What is reported in one row: the heads of one length or one file, under one recipe.
 struct Count {

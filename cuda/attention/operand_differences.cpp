@@ -70,6 +70,7 @@ OperandDifferences compare_operands(const attention::Operands& expected, const a
   comparison.stored("v", expected.v, found.v);
   comparison.part("scale factor", std::vector{expected.score_scale, expected.q_factor, expected.k_factor},
                   std::vector{found.score_scale, found.q_factor, found.k_factor});
+  comparison.part("balance", expected.balance, found.balance);
   comparison.part("k mean", expected.k_mean, found.k_mean);
   comparison.part("q mean", expected.q_means, found.q_means);
   comparison.part("v mean", expected.v_mean, found.v_mean);

@@ -5,8 +5,10 @@
 #include <span>
 #include <string>
 
+#include "attention/basis.h"
 #include "attention/smooth.h"
 #include "base/error.h"
+#include "quant/rotate.h"
 
 namespace qattn::gpu {
 namespace {
@@ -34,12 +36,19 @@ const Recipe& preparable(const Recipe& recipe) {
   return recipe;
 }
 
-/// The query heads that are quantized together, the one in hand first.
+bool shares_scale(const Recipe& recipe) {
+  return recipe.query_heads == attention::QueryHeads::group && recipe.q.scaled() &&
+         recipe.q.granularity == quant::Granularity::per_tensor;
+}
+
+/// The query heads that the recipe looks at, the one in hand first.
 std::vector<InputMatrix> query_inputs(const HeadInput& input, const Recipe& recipe) {
   std::vector<InputMatrix> heads = {input.q};
-  const bool shared = recipe.query_heads == attention::QueryHeads::group && recipe.q.scaled() &&
-                      recipe.q.granularity == quant::Granularity::per_tensor;
-  if (shared) heads.insert(heads.end(), input.group_q.begin(), input.group_q.end());
+  const bool balanced = recipe.balance != attention::Balance::none;
+  const bool shares_balance = balanced && recipe.query_heads == attention::QueryHeads::group;
+  if (shares_scale(recipe) || shares_balance) {
+    heads.insert(heads.end(), input.group_q.begin(), input.group_q.end());
+  }
   return heads;
 }
 
@@ -63,8 +72,8 @@ HeadInput input_of(const attention::Problem& problem) {
 }
 
 void check_preparable(const Recipe& recipe) {
-  if (recipe.rotation != attention::Rotation::none) refuse(recipe, "rotation", "Q and K are not rotated");
-  if (recipe.balance != attention::Balance::none) refuse(recipe, "balance", "Q and K are not balanced");
+  const bool balanced = recipe.balance != attention::Balance::none;
+  if (balanced && recipe.balance_alpha != 0.5) refuse(recipe, "balance_alpha", "it is 0.5");
   check_operand(recipe, "q", recipe.q);
   check_operand(recipe, "k", recipe.k);
   check_operand(recipe, "v", recipe.v);
@@ -78,10 +87,15 @@ Preparation::Preparation(const HeadInput& input, const Recipe& recipe)
       factors_(attention::scale_factors(recipe, input.sm_scale)),
       smooth_q_(attention::smooths_q(recipe)),
       smooth_k_(attention::smooths_k(recipe)),
-      q_(query_inputs(input, recipe), static_cast<float>(factors_.q),
+      q_(query_inputs(input, recipe), shares_scale(recipe), static_cast<float>(factors_.q),
          quantizer_spec(recipe, recipe.q, quant::Operand::q), recipe.q),
-      k_({input.k}, static_cast<float>(factors_.k), quantizer_spec(recipe, recipe.k, quant::Operand::k), recipe.k),
-      v_({input.v}, 1.0f, quantizer_spec(recipe, recipe.v, quant::Operand::v), recipe.v) {
+      k_({input.k}, false, static_cast<float>(factors_.k), quantizer_spec(recipe, recipe.k, quant::Operand::k),
+         recipe.k),
+      v_({input.v}, false, 1.0f, quantizer_spec(recipe, recipe.v, quant::Operand::v), recipe.v) {
+  if (recipe.balance != attention::Balance::none) {
+    balance_.emplace(q_.all_values().rows, k_.rows(), q_.columns());
+  }
+  if (recipe.rotation != attention::Rotation::none) rotation_factor_ = quant::rotation_factor(q_.columns(), 1);
   const std::int64_t blocks = (q_.rows() + recipe.q_block - 1) / recipe.q_block;
   if (smooth_q_) correction_ = DeviceBuffer(static_cast<std::size_t>(blocks * k_.rows()) * sizeof(float));
   if (smooth_k_) lse_shift_ = DeviceBuffer(static_cast<std::size_t>(q_.rows()) * sizeof(double));
@@ -91,6 +105,7 @@ void Preparation::run() {
   q_.decode();
   k_.decode();
   v_.decode();
+  change_basis();
   if (smooth_k_) {
     k_.find_means(0);
     check_cuda(find_mean_scores(q_.values(), k_.means().values, lse_shift_.data<double>()), "q . kbar");
@@ -108,6 +123,14 @@ void Preparation::run() {
     v_.subtract_means();
   }
   v_.store();
+}
+
+void Preparation::change_basis() {
+  if (balance_) balance_->apply(q_.all_values(), k_.all_values());
+  if (recipe_.rotation == attention::Rotation::none) return;
+  for (const PreparedMatrix* matrix : {&q_, &k_}) {
+    check_cuda(rotate_rows(matrix->all_values(), recipe_.rotation_seed, rotation_factor_), "rotation");
+  }
 }
 
 void Preparation::correct(DeviceMatrix k) {
@@ -147,6 +170,7 @@ attention::Operands Preparation::download() const {
   result.score_scale = factors_.scores;
   result.q_factor = factors_.q;
   result.k_factor = factors_.k;
+  if (balance_) result.balance = balance_->factors();
   result.lse_shift = lse_shift();
   if (smooth_k_) result.k_mean = k_.download_means();
   if (smooth_q_) {

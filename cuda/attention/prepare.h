@@ -3,8 +3,10 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
+#include "attention/channel_balance.h"
 #include "attention/device_operands.h"
 #include "attention/operands.h"
 #include "attention/prepared_matrix.h"
@@ -27,7 +29,7 @@ HeadInput input_of(const attention::Problem& problem);
 
 /// Throws Error(usage) that names the key unless the device can prepare operands of this recipe: Q, K and V in FP16,
 /// BF16, E4M3, E5M2, INT8 or INT4, FP32 scales that do not vary along the axis that a product sums over, rules amax,
-/// reciprocal and triton_eps, neither rotated nor balanced.
+/// reciprocal and triton_eps; of balances that with alpha = 1/2.
 void check_preparable(const attention::Recipe& recipe);
 
 /// Means are sums in f64 in token order, corrections and q . kbar in channel order (quant/smooth.h, operands.cpp): each
@@ -53,6 +55,7 @@ class Preparation {
   std::vector<double> lse_shift() const;
 
  private:
+  void change_basis();
   void correct(DeviceMatrix k);
 
   attention::Recipe recipe_;
@@ -62,6 +65,8 @@ class Preparation {
   PreparedMatrix q_;
   PreparedMatrix k_;
   PreparedMatrix v_;
+  std::optional<ChannelBalance> balance_;
+  double rotation_factor_ = 1.0;
   DeviceBuffer correction_;
   DeviceBuffer lse_shift_;
 };

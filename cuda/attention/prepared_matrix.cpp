@@ -51,23 +51,6 @@ float zero_replacement(quant::ZeroScale policy) {
   return policy == quant::ZeroScale::epsilon ? quant::epsilon_scale(format::kFP32) : 0.0f;
 }
 
-template <class T>
-DeviceBuffer upload(std::span<const T> items) {
-  return DeviceBuffer(std::as_bytes(items));
-}
-
-template <class T>
-DeviceBuffer allocate(std::int64_t count) {
-  return DeviceBuffer(static_cast<std::size_t>(count) * sizeof(T));
-}
-
-template <class T>
-std::vector<T> read(const DeviceBuffer& buffer, std::int64_t count) {
-  std::vector<T> items(static_cast<std::size_t>(count));
-  buffer.read(std::as_writable_bytes(std::span(items)));
-  return items;
-}
-
 }  // namespace
 
 ElementType element_type(const Format& format, const std::string& what) {
@@ -77,7 +60,7 @@ ElementType element_type(const Format& format, const std::string& what) {
   throw Error(ErrorKind::usage, what + ": the GPU's kernels have no format " + std::string(format.name));
 }
 
-PreparedMatrix::PreparedMatrix(const std::vector<InputMatrix>& inputs, float factor,
+PreparedMatrix::PreparedMatrix(const std::vector<InputMatrix>& inputs, bool one_scale, float factor,
                                const quant::QuantizerSpec& quantizer, const attention::OperandSpec& spec)
     : rows_(inputs.front().rows),
       columns_(inputs.front().columns),
@@ -90,26 +73,26 @@ PreparedMatrix::PreparedMatrix(const std::vector<InputMatrix>& inputs, float fac
   const std::int64_t size = rows_ * columns_;
   values_ = allocate<float>(size * static_cast<std::int64_t>(inputs_.size()));
   codes_ = allocate<std::byte>(size * format::element_bytes(*format_));
-  if (spec.scaled()) allocate_scales(quantizer);
+  if (spec.scaled()) allocate_scales(one_scale, quantizer);
 }
 
-void PreparedMatrix::allocate_scales(const quant::QuantizerSpec& quantizer) {
-  const auto inputs = static_cast<std::int64_t>(inputs_.size());
-  const quant::GroupMap& map = group_map_.emplace(quantizer.groups, rows_ * inputs, columns_);
+void PreparedMatrix::allocate_scales(bool one_scale, const quant::QuantizerSpec& quantizer) {
+  const std::int64_t rows = one_scale ? all_values().rows : rows_;
+  const quant::GroupMap& map = groups_.emplace(quant::GroupMap(quantizer.groups, rows, columns_)).map();
   rejects_zero_ = quantizer.zero_scale == quant::ZeroScale::error;
   const float range = quantizer.range > 0 ? quantizer.range : quant::quantization_range(*format_);
   scale_spec_ = {formula_of(*quantizer.rule), range, zero_replacement(quantizer.zero_scale),
                  quantizer.scaling == quant::Scaling::reciprocal};
-  std::vector<std::int32_t> bases;
-  for (std::int64_t row = 0; row < map.rows(); ++row) bases.push_back(map.row_base(row));
-  row_base_ = upload(std::span<const std::int32_t>(bases));
-  column_offset_ = upload(map.column_offsets());
   amax_ = allocate<std::uint32_t>(map.groups());
   scales_ = allocate<float>(map.groups());
   factors_ = allocate<float>(map.groups());
   // V's scale is one of a column, as long as it does not vary along the keys.
   const bool by_row = quantizer.groups.operand != quant::Operand::v || (map.column_groups() == 1 && map.groups() > 1);
   (by_row ? row_scale_ : column_scale_) = allocate<float>(by_row ? rows_ : columns_);
+}
+
+DeviceMatrix PreparedMatrix::all_values() const {
+  return {values_.data<float>(), rows_ * static_cast<std::int64_t>(inputs_.size()), columns_};
 }
 
 DeviceMatrix PreparedMatrix::input_values(std::size_t input) const {
@@ -123,11 +106,6 @@ DeviceMatrix PreparedMatrix::means() const {
 
 float* PreparedMatrix::input_means(std::size_t input) const {
   return means_.data<float>() + static_cast<std::int64_t>(input) * means().size();
-}
-
-DeviceGroups PreparedMatrix::groups() const {
-  return {row_base_.data<std::int32_t>(), column_offset_.data<std::int32_t>(), group_map_->groups(),
-          group_map_->column_groups()};
 }
 
 void PreparedMatrix::decode() {
@@ -154,29 +132,30 @@ void PreparedMatrix::subtract_means() {
 }
 
 void PreparedMatrix::store() {
-  if (!group_map_) {
+  if (!groups_) {
     check_cuda(cast_values(values(), encoding_, codes_.data()), "a cast");
     return;
   }
-  const DeviceMatrix all{values_.data<float>(), rows_ * static_cast<std::int64_t>(inputs_.size()), columns_};
+  const DeviceGroups groups = groups_->view();
+  const DeviceMatrix scaled{values_.data<float>(), groups_->map().rows(), columns_};
   const DeviceScales scales{amax_.data<std::uint32_t>(), scales_.data<float>(), factors_.data<float>()};
-  check_cuda(find_scales(all, groups(), scale_spec_, scales), "scales");
+  check_cuda(find_scales(scaled, groups, scale_spec_, scales), "scales");
   if (rejects_zero_) check_zero_scales();
-  check_cuda(quantize_values(values(), groups(), scale_spec_.multiply, scales.factors, encoding_, codes_.data()),
+  check_cuda(quantize_values(values(), groups, scale_spec_.multiply, scales.factors, encoding_, codes_.data()),
              "quantizing");
   if (row_scale() != nullptr) {
-    check_cuda(spread_row_scales(groups(), scales.scales, rows_, row_scale_.data<float>()), "scales of rows");
+    check_cuda(spread_row_scales(groups, scales.scales, rows_, row_scale_.data<float>()), "scales of rows");
   } else {
-    check_cuda(spread_column_scales(groups(), scales.scales, columns_, column_scale_.data<float>()),
-               "scales of columns");
+    check_cuda(spread_column_scales(groups, scales.scales, columns_, column_scale_.data<float>()), "scales of columns");
   }
 }
 
 void PreparedMatrix::check_zero_scales() const {
-  const std::vector<float> scales = read<float>(scales_, group_map_->groups());
+  const quant::GroupMap& map = groups_->map();
+  const std::vector<float> scales = gpu::download<float>(scales_, map.groups());
   for (std::size_t g = 0; g < scales.size(); ++g) {
     const auto group = static_cast<std::int64_t>(g);
-    if (scales[g] == 0.0f && !group_map_->member_rows(group).empty()) quant::reject_zero_scale(*group_map_, group);
+    if (scales[g] == 0.0f && !map.member_rows(group).empty()) quant::reject_zero_scale(map, group);
   }
 }
 
@@ -192,14 +171,14 @@ attention::Stored PreparedMatrix::download() const {
   stored.format = format_;
   stored.codes.resize(rows_, columns_);
   if (format::element_bytes(*format_) == 2) {
-    const auto codes = read<std::uint16_t>(codes_, rows_ * columns_);
+    const auto codes = gpu::download<std::uint16_t>(codes_, rows_ * columns_);
     std::copy(codes.begin(), codes.end(), stored.codes.data());
   } else {
-    const auto codes = read<std::uint8_t>(codes_, rows_ * columns_);
+    const auto codes = gpu::download<std::uint8_t>(codes_, rows_ * columns_);
     std::copy(codes.begin(), codes.end(), stored.codes.data());
   }
-  if (row_scale() != nullptr) stored.row_scale = read<float>(row_scale_, rows_);
-  if (column_scale() != nullptr) stored.column_scale = read<float>(column_scale_, columns_);
+  if (row_scale() != nullptr) stored.row_scale = gpu::download<float>(row_scale_, rows_);
+  if (column_scale() != nullptr) stored.column_scale = gpu::download<float>(column_scale_, columns_);
   return stored;
 }
 

@@ -8,11 +8,11 @@
 #include <string>
 #include <vector>
 
+#include "attention/device_group_map.h"
 #include "attention/operands.h"
 #include "attention/quantize.h"
 #include "device.h"
 #include "format/format.h"
-#include "quant/groups.h"
 
 namespace qattn::gpu {
 
@@ -32,10 +32,11 @@ struct InputMatrix {
 /// Every member function that computes starts kernels on the default stream and returns; they may be called again.
 class PreparedMatrix {
  public:
-  /// Uploads the inputs, which are quantized together: their rows follow each other, and the codes of the first alone
-  /// are kept. `factor` multiplies the values in f32. The spec is one that check_preparable() has let through.
-  PreparedMatrix(const std::vector<InputMatrix>& inputs, float factor, const quant::QuantizerSpec& quantizer,
-                 const attention::OperandSpec& spec);
+  /// Uploads the inputs, of which the first gets codes. The others are there for what they share with it: its scale,
+  /// if `one_scale` says so (the rows of all follow each other then), or factors of channels. `factor` multiplies the
+  /// values in f32. The spec is one that check_preparable() has let through.
+  PreparedMatrix(const std::vector<InputMatrix>& inputs, bool one_scale, float factor,
+                 const quant::QuantizerSpec& quantizer, const attention::OperandSpec& spec);
 
   /// The values in f32.
   void decode();
@@ -48,7 +49,8 @@ class PreparedMatrix {
   /// What the codes stand for: RN(code * scale), in memory of its own.
   DeviceMatrix dequantize();
 
-  /// Values of the first input, as the last step left them.
+  /// Values of all inputs, one after the other, as the last step left them; and of the first.
+  DeviceMatrix all_values() const;
   DeviceMatrix values() const { return input_values(0); }
   /// Means of the first input [blocks, columns]; no values when there are none.
   DeviceMatrix means() const;
@@ -72,8 +74,7 @@ class PreparedMatrix {
 
   DeviceMatrix input_values(std::size_t input) const;
   float* input_means(std::size_t input) const;
-  DeviceGroups groups() const;
-  void allocate_scales(const quant::QuantizerSpec& quantizer);
+  void allocate_scales(bool one_scale, const quant::QuantizerSpec& quantizer);
   void check_zero_scales() const;
 
   std::int64_t rows_ = 0;
@@ -89,10 +90,9 @@ class PreparedMatrix {
   std::int64_t mean_rows_ = 0;  ///< tokens that share a mean
   DeviceBuffer means_;          ///< [inputs, blocks, columns]
 
-  std::optional<quant::GroupMap> group_map_;  ///< none: a cast
+  std::optional<DeviceGroupMap> groups_;  ///< none: a cast
   bool rejects_zero_ = false;
   ScaleSpec scale_spec_{};
-  DeviceBuffer row_base_, column_offset_;
   DeviceBuffer amax_, scales_, factors_;
   DeviceBuffer row_scale_, column_scale_;  ///< one of them
 };

@@ -16,7 +16,7 @@ __global__ void decode_kernel(ElementType type, const void* codes, double descal
   }
 }
 
-/// Magnitudes compare as their bits do, and NaN lies above Inf: a maximum of bits lets NaN through.
+/// Magnitudes compare as their bits do.
 __device__ uint32_t magnitude_bits(float x) { return __float_as_uint(x) & 0x7FFFFFFFu; }
 
 /// Groups that do not depend on the column: a warp to a row.
@@ -105,17 +105,22 @@ int decode_values(ElementType type, const void* codes, double descale, float fac
   return cudaGetLastError();
 }
 
-int find_scales(const DeviceMatrix& x, const DeviceGroups& groups, const ScaleSpec& spec, const DeviceScales& scales) {
-  const cudaError_t cleared =
-      cudaMemsetAsync(scales.amax, 0, static_cast<std::size_t>(groups.groups) * sizeof(uint32_t));
+int find_largest(const DeviceMatrix& x, const DeviceGroups& groups, uint32_t* amax) {
+  const cudaError_t cleared = cudaMemsetAsync(amax, 0, static_cast<std::size_t>(groups.groups) * sizeof(uint32_t));
   if (cleared != cudaSuccess) return cleared;
   if (groups.column_groups == 1) {
-    row_amax_kernel<<<blocks_for(x.rows * 32), kThreads>>>(x, groups, scales.amax);
+    row_amax_kernel<<<blocks_for(x.rows * 32), kThreads>>>(x, groups, amax);
   } else {
     const dim3 grid(static_cast<unsigned>((x.columns + kThreads - 1) / kThreads),
                     static_cast<unsigned>((x.rows + kRowsOfThread - 1) / kRowsOfThread));
-    column_amax_kernel<<<grid, kThreads>>>(x, groups, scales.amax);
+    column_amax_kernel<<<grid, kThreads>>>(x, groups, amax);
   }
+  return cudaGetLastError();
+}
+
+int find_scales(const DeviceMatrix& x, const DeviceGroups& groups, const ScaleSpec& spec, const DeviceScales& scales) {
+  const int found = find_largest(x, groups, scales.amax);
+  if (found != cudaSuccess) return found;
   scale_kernel<<<blocks_for(groups.groups), kThreads>>>(spec, groups.groups, scales);
   return cudaGetLastError();
 }

@@ -27,13 +27,17 @@ struct DeviceGroups {
 
 /// One scale a group, and what elements meet: the scale or its reciprocal.
 struct DeviceScales {
-  std::uint32_t* amax;  ///< the bits of the group's largest magnitude
+  std::uint32_t* amax;
   float* scales;
   float* factors;
 };
 
 /// x = RN(RN(value * descale) * factor), the first product and its rounding to f32 as a dump's reader does them in f64.
 int decode_values(ElementType type, const void* codes, double descale, float factor, const DeviceMatrix& x);
+
+/// The bits of each group's largest magnitude; NaN lies above Inf, so a NaN comes through. 0 for a group without
+/// elements.
+int find_largest(const DeviceMatrix& x, const DeviceGroups& groups, std::uint32_t* amax);
 
 /// The scale and the factor of each group of x.
 int find_scales(const DeviceMatrix& x, const DeviceGroups& groups, const ScaleSpec& spec, const DeviceScales& scales);

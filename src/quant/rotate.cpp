@@ -13,12 +13,6 @@
 namespace qattn::quant {
 namespace {
 
-// channels^(-rounds / 2) for channels = 2^bits: a power of two, times sqrt(1/2) when the exponent is odd.
-double normalisation(int bits, int rounds) {
-  const int exponent = bits * rounds;
-  return std::ldexp(exponent % 2 == 0 ? 1.0 : std::sqrt(0.5), -(exponent / 2));
-}
-
 bool usable(float amax) { return amax > 0 && std::isfinite(amax); }
 
 double balance(double q_amax, double k_amax, double alpha) {
@@ -35,11 +29,7 @@ void flip_signs(std::span<double> row, std::uint64_t seed, int round) {
 MatrixF rotate(MatrixView<float> x, const RotationSpec& spec, bool back) {
   const FpEnvironment environment;
   const auto channels = static_cast<std::size_t>(x.cols());
-  if (!std::has_single_bit(channels) || spec.rounds < 0)
-    throw Error(ErrorKind::usage, "Hadamard rotation of " + std::to_string(channels) + " channels in " +
-                                      std::to_string(spec.rounds) +
-                                      " rounds: the number of channels must be a power of two, rounds at least 0");
-  const double factor = normalisation(std::countr_zero(channels), spec.rounds);
+  const double factor = rotation_factor(x.cols(), spec.rounds);
   MatrixF rotated(x.rows(), x.cols());
   std::vector<double> row(channels);
   for (std::int64_t r = 0; r < x.rows(); ++r) {
@@ -74,6 +64,16 @@ void walsh_hadamard(std::span<double> values) {
       }
     }
   }
+}
+
+double rotation_factor(std::int64_t channels, int rounds) {
+  const auto count = static_cast<std::uint64_t>(channels);
+  if (!std::has_single_bit(count) || rounds < 0)
+    throw Error(ErrorKind::usage, "Hadamard rotation of " + std::to_string(channels) + " channels in " +
+                                      std::to_string(rounds) +
+                                      " rounds: the number of channels must be a power of two, rounds at least 0");
+  const int exponent = std::countr_zero(count) * rounds;
+  return std::ldexp(exponent % 2 == 0 ? 1.0 : std::sqrt(0.5), -(exponent / 2));
 }
 
 MatrixF rotate(MatrixView<float> x, const RotationSpec& spec) { return rotate(x, spec, false); }

@@ -17,10 +17,14 @@ struct RotationSpec {
   int rounds = 1;
 };
 
+/// channels^(-rounds / 2): a power of two, times RN(sqrt(1/2)) where the exponent is odd. Throws Error(usage) when the
+/// number of channels is no power of two or rounds is negative.
+double rotation_factor(std::int64_t channels, int rounds);
+
 /// x M, for each row. Signs: bit 63 of random_bits(seed, round, channel), set = -1. The butterflies and the factor
 /// channels^(-rounds / 2) are f64, each operation rounded to nearest-even; the result is rounded once to f32. So the
 /// only visible rounding is that of an exact rotation of f32 data to within a few 2^-53.
-/// Throws Error(usage) when the number of channels is no power of two or rounds is negative.
+/// Throws Error(usage) as rotation_factor().
 MatrixF rotate(MatrixView<float> x, const RotationSpec& spec);
 
 /// x M^T, for each row: undoes rotate(), and takes a gradient back to the basis before it. The same arithmetic.

@@ -23,7 +23,7 @@ expect 2 'out' record
 expect 2 'seconds' check --seconds -1
 expect 2 'only' probe --only '('
 expect 2 'nonsense' list --nonsense
-expect 2 'hadamard-int8.*rotation' check --operands --recipe hadamard-int8
+expect 2 'smoothquant-int8.*balance_alpha' check --operands --recipe smoothquant-int8 --set balance_alpha=0.3
 expect 2 'v_granularity' check --operands --recipe sage2-8b --set v_granularity=1x32
 expect 2 'scale_rule' check --operands --recipe sage2-8b --set k_scale_rule=e8m0_ceil
 expect 2 'heads' check --operands --heads 3:1

@@ -21,6 +21,7 @@ attention::Operands small_operands() {
   attention::Recipe recipe;
   attention::set(recipe, "smoothing", "qk");
   attention::set(recipe, "smooth_v", "true");
+  attention::set(recipe, "balance", "smoothquant");
   attention::set(recipe, "qk_format", "int8");
   attention::set(recipe, "granularity", "per_token");
   attention::set(recipe, "v_format", "e4m3");
@@ -55,6 +56,7 @@ TEST_CASE("a change anywhere in the operands is one difference, named") {
       {"k scale of row 4", [](attention::Operands& o) { o.k.row_scale[4] += 1.0f; }},
       {"v scale of column 3", [](attention::Operands& o) { o.v.column_scale[3] += 1.0f; }},
       {"scale factor 0", [](attention::Operands& o) { o.score_scale += 1.0; }},
+      {"balance 3", [](attention::Operands& o) { o.balance[3] *= 2.0f; }},
       {"k mean 1", [](attention::Operands& o) { o.k_mean(0, 1) += 1.0f; }},
       {"q mean 2", [](attention::Operands& o) { o.q_means(0, 2) += 1.0f; }},
       {"v mean 0", [](attention::Operands& o) { o.v_mean[0] += 1.0f; }},
