@@ -32,10 +32,10 @@
 #include <limits>
 
 #include "attention/contraction.h"
+#include "attention/finish.h"
 #include "attention/operands.h"
 #include "attention/rounding.h"
 #include "attention/scores.h"
-#include "base/elementary.h"
 #include "base/error.h"
 #include "base/fp_environment.h"
 #include "base/parallel.h"
@@ -43,8 +43,6 @@
 
 namespace qattn::attention {
 namespace {
-
-constexpr double kLn2 = 0x1.62E42FEFA39EFp-1;
 
 /// A tile's row sum in a narrow format: every p and every addition is rounded to it. The order is that in which the
 /// fragments of an m16n8 row are reduced: neighbours, the lanes of a quad at distance 2, then 1, then blocks of 8
@@ -73,13 +71,12 @@ class Head {
   Head(const Problem& problem, const Recipe& recipe, const format::Format& o_format)
       : problem_(problem),
         recipe_(recipe),
-        o_format_(o_format),
         operands_(prepare_operands(problem, recipe)),
         scores_(problem, recipe, operands_),
         pv_(resolve_accumulator(recipe.accumulator, recipe.p, recipe.v)),
-        p_scale_(static_cast<Real>(resolved_p_scale(recipe))) {
+        p_scale_(static_cast<Real>(resolved_p_scale(recipe))),
+        finish_(recipe, operands_, o_format, problem.v.cols()) {
     prepare_values();
-    prepare_output_factors();
   }
 
   Output run() const {
@@ -111,14 +108,6 @@ class Head {
     }
   }
 
-  void prepare_output_factors() {
-    for (Eigen::Index c = 0; c < problem_.v.cols(); ++c) {
-      const auto& scales = operands_.v.column_scale;
-      const Real scale = scales.empty() ? Real{1} : static_cast<Real>(scales[static_cast<std::size_t>(c)]);
-      output_factor_.push_back(scale / p_scale_);
-    }
-  }
-
   void run_block(std::int64_t first, std::int64_t rows, Output& output) const {
     const auto count = static_cast<std::size_t>(rows);
     Running running{std::vector<Real>(count, -std::numeric_limits<Real>::infinity()),
@@ -137,7 +126,10 @@ class Head {
       accumulate(p, key, v_tiles_[static_cast<std::size_t>(tile)], running);
     }
     if (running.pending > 0) promote(0, {}, running);
-    finish(first, running, output);
+    for (Eigen::Index r = 0; r < rows; ++r) {
+      const auto row = static_cast<std::size_t>(r);
+      finish_.row(first + r, running.max[row], running.sum[row], running.o.data() + r * running.o.cols(), output);
+    }
   }
 
   /// Steps 1 to 4, and the row maxima of the tile.
@@ -274,38 +266,14 @@ class Head {
     running.pending = 0;
   }
 
-  /// Step 9. A row that has seen no key is zero, and so is one whose every weight underflowed (row_max = before_mask).
-  void finish(std::int64_t first, const Running& running, Output& output) const {
-    for (Eigen::Index r = 0; r < running.o.rows(); ++r) {
-      const auto i = static_cast<std::size_t>(r);
-      const auto query = static_cast<std::size_t>(first + r);
-      if (running.sum[i] == Real{0}) {
-        output.lse[query] = -std::numeric_limits<double>::infinity();
-        continue;
-      }
-      // A sum of rounded codes is in units of 1 / p_scale.
-      const Real sum = recipe_.row_sum == RowSum::rounded ? running.sum[i] / p_scale_ : running.sum[i];
-      const Real divisor = recipe_.p_normalized ? Real{1} : sum;
-      for (Eigen::Index c = 0; c < running.o.cols(); ++c) {
-        Real o = running.o(r, c) / divisor * output_factor_[static_cast<std::size_t>(c)];
-        if (!operands_.v_mean.empty()) o += static_cast<Real>(operands_.v_mean[static_cast<std::size_t>(c)]);
-        output.o(first + r, c) = rounded(o_format_, static_cast<double>(o));
-      }
-      const double shift = operands_.lse_shift.empty() ? 0.0 : operands_.score_scale * operands_.lse_shift[query];
-      output.lse[query] =
-          static_cast<double>(running.max[i]) * kLn2 + elementary::log(static_cast<double>(sum)) + shift;
-    }
-  }
-
   const Problem& problem_;
   const Recipe& recipe_;
-  const format::Format& o_format_;
   const Operands operands_;
   const Scores<Real> scores_;
   const Accumulator pv_;
   const Real p_scale_;
+  const Finish<Real> finish_;
   std::vector<Side> v_tiles_;
-  std::vector<Real> output_factor_;
 };
 
 }  // namespace

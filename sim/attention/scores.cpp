@@ -13,11 +13,6 @@ constexpr double kLog2E = 0x1.71547652B82FEp+0;
 constexpr format::Policy kToNearest{format::Rounding::nearest_even, format::Overflow::inf_or_nan,
                                     format::Subnormals::keep};
 
-CausalAlign alignment(const Problem& problem, const Recipe& recipe) {
-  if (recipe.causal_align == CausalStart::input) return problem.causal_align;
-  return recipe.causal_align == CausalStart::top_left ? CausalAlign::top_left : CausalAlign::bottom_right;
-}
-
 /// The accumulator takes what the operand stands for, not its codes.
 bool by_value(const Accumulator& accumulator, const Stored& stored) {
   return stored.values.size() != 0 && !accumulator.block_scaled();
@@ -31,6 +26,15 @@ void round_row(const format::Format& format, std::int64_t count, Real* row) {
 }
 
 }  // namespace
+
+CausalAlign causal_alignment(const Problem& problem, const Recipe& recipe) {
+  if (recipe.causal_align == CausalStart::input) return problem.causal_align;
+  return recipe.causal_align == CausalStart::top_left ? CausalAlign::top_left : CausalAlign::bottom_right;
+}
+
+double logit_scale(const Operands& operands) { return operands.score_scale * kLog2E; }
+
+double mask_addend(double mask) { return mask * kLog2E; }
 
 template <class Real>
 Real largest(const Real* values, std::int64_t count) {
@@ -77,8 +81,8 @@ Scores<Real>::Scores(const Problem& problem, const Recipe& recipe, const Operand
       recipe_(recipe),
       operands_(operands),
       accumulator_(resolve_accumulator(recipe.qk_accumulator, recipe.q, recipe.k)),
-      logit_scale_(static_cast<Real>(operands.score_scale * kLog2E)),
-      align_(alignment(problem, recipe)) {
+      logit_scale_(static_cast<Real>(logit_scale(operands))),
+      align_(causal_alignment(problem, recipe)) {
   const std::int64_t keys = problem.k.rows();
   for (std::int64_t first = 0; first < keys; first += recipe.k_block) {
     const std::int64_t count = std::min<std::int64_t>(recipe.k_block, keys - first);
@@ -136,7 +140,7 @@ void Scores<Real>::add_mask(std::int64_t query, std::int64_t key, std::int64_t k
     if (mask == -std::numeric_limits<double>::infinity()) {
       row[j] = -std::numeric_limits<Real>::infinity();
     } else {
-      row[j] += static_cast<Real>(mask * kLog2E);
+      row[j] += static_cast<Real>(mask_addend(mask));
     }
   }
 }

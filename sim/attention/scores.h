@@ -43,6 +43,13 @@ class Scores {
 extern template class Scores<float>;
 extern template class Scores<double>;
 
+/// Where the recipe puts the causal mask's diagonal.
+CausalAlign causal_alignment(const Problem& problem, const Recipe& recipe);
+/// What step 4 multiplies the scores with, log2(e) times what is left of the softmax scale, and what it adds for an
+/// element of the additive mask; the softmax type rounds both.
+double logit_scale(const Operands& operands);
+double mask_addend(double mask);
+
 /// The largest of `count` values; NaN is left out, and nothing gives -Inf.
 template <class Real>
 Real largest(const Real* values, std::int64_t count);
