@@ -10,6 +10,7 @@ namespace qattn::kernels {
 std::span<const Kernel> attn_qat_kernels();
 std::span<const Kernel> flash_attention_2_kernels();
 std::span<const Kernel> flash_attention_3_kernels();
+std::span<const Kernel> own_kernels();
 std::span<const Kernel> sage_kernels();
 std::span<const Kernel> sdpa_kernels();
 

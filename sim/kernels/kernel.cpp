@@ -12,8 +12,8 @@ namespace qattn::kernels {
 namespace {
 
 /// The families, each a function in its own file; a kernel is one entry of its family's table.
-constexpr std::array kFamilies{attn_qat_kernels, flash_attention_2_kernels, flash_attention_3_kernels, sage_kernels,
-                               sdpa_kernels};
+constexpr std::array kFamilies{
+    attn_qat_kernels, flash_attention_2_kernels, flash_attention_3_kernels, own_kernels, sage_kernels, sdpa_kernels};
 
 std::vector<Kernel> all_kernels() {
   std::vector<Kernel> all;

@@ -115,8 +115,9 @@ std::vector<std::string> dump_files(const std::vector<std::string>& inputs);
 /// Writes a dump, one head a chunk. The file appears when commit() returns.
 class DumpWriter {
  public:
-  /// `attributes` go to the root; `schema` and `layout` are set here.
-  explicit DumpWriter(const std::string& path, const Attributes& attributes = {}, Layout layout = Layout::hnd);
+  /// `attributes` go to the root; `schema` (that of other files of calls: kKernelSchema) and `layout` are set here.
+  explicit DumpWriter(const std::string& path, const Attributes& attributes = {}, Layout layout = Layout::hnd,
+                      std::string_view schema = kDumpSchema);
 
   /// Starts a call; `attributes` override the root's.
   void begin_call(const std::string& call, const Attributes& attributes = {});

@@ -36,10 +36,10 @@ std::string inside(const std::string& call, const std::string& dataset) {
 
 }  // namespace
 
-DumpWriter::DumpWriter(const std::string& path, const Attributes& attributes, Layout layout)
+DumpWriter::DumpWriter(const std::string& path, const Attributes& attributes, Layout layout, std::string_view schema)
     : writer_(path), layout_(layout) {
   const std::string layout_name = layout == Layout::hnd ? "HND" : "NHD";
-  const Attributes fixed = {{"schema", std::string(kDumpSchema)}, {"layout", layout_name}};
+  const Attributes fixed = {{"schema", std::string(schema)}, {"layout", layout_name}};
   writer_.set_attributes("", override_attributes(attributes, fixed));
 }
 
