@@ -27,6 +27,7 @@ struct DumpOptions {
   lab::DumpSelection selection;
   std::vector<std::string> recipes;  ///< names or files
   std::vector<lab::Override> overrides;
+  bool prepare_on_cpu = false;  ///< attention: Q, K and V are quantized by the CPU, not by the GPU
 };
 
 /// Writes instruction vectors (file formats, section 2).
@@ -46,6 +47,18 @@ bool check_scalar(const Options& options);
 /// without dumps, under the given recipes (none: those of our own kernels) and `variants` drawn ones. `only`
 /// chooses among files, or lengths as "65 tokens". False when something differed.
 bool check_operands(const DumpOptions& dump, int variants, const Options& options);
+
+/// Runs the one recipe's kernel on every head and writes a dump with o, lse and what they come from to `output`. Throws
+/// Error(usage) when no kernel of ours does what the recipe says (attention/hardware_recipe.h).
+void run_attention(const DumpOptions& dump, const std::string& output, const Options& options);
+
+/// Writes kernel vectors (file formats, section 4) of the dumps' calls: what each recipe's kernel returns for them,
+/// under the name "qattn_attention" with every key of the recipe. Throws Error(usage) as run_attention().
+void record_attention(const DumpOptions& dump, const std::string& output, const Options& options);
+
+/// Runs the recipes' kernels and the pipeline on every head and prints how many elements of o and lse differ; false
+/// when any does.
+bool check_attention(const DumpOptions& dump, const Options& options);
 
 /// Computes every digest of a recording (either schema of section 8) on the CPU; false when a block differs. Needs no
 /// GPU.

@@ -21,6 +21,7 @@ struct Arguments {
   bool digests = false;
   bool operands = false;
   int variants = 8;
+  bool attention = false;
   std::string heads;
   std::vector<std::string> overrides;
   DumpOptions dump;
@@ -30,6 +31,20 @@ struct Arguments {
 void add_common(CLI::App& command, Arguments& arguments) {
   command.add_flag("--json", arguments.options.json, "One JSON document on stdout instead of text");
   command.add_option("--only", arguments.only, "Take only names in which this regular expression is found");
+}
+
+void add_dump_options(CLI::App& command, Arguments& arguments) {
+  command.add_option("DUMP", arguments.dump.selection.inputs, "Dumps, files or folders of them");
+  command.add_option("--recipe", arguments.dump.recipes, "Recipe, by name or file")->allow_extra_args(false);
+  command.add_option("--set", arguments.overrides, "KEY=VALUE of the recipe")->allow_extra_args(false);
+  command.add_option("--calls", arguments.dump.selection.calls, "Take only calls in which this expression is found");
+  command.add_option("--heads", arguments.heads, "Query heads A:B (A to B - 1)");
+}
+
+void add_attention_options(CLI::App& command, Arguments& arguments) {
+  add_dump_options(command, arguments);
+  command.add_flag("--prepare-on-cpu", arguments.dump.prepare_on_cpu,
+                   "Attention: let the CPU quantize Q, K and V, to tell its kernels from the quantizers'");
 }
 
 CLI::App* add_record(CLI::App& app, Arguments& arguments) {
@@ -44,20 +59,23 @@ CLI::App* add_record(CLI::App& app, Arguments& arguments) {
   record->add_option("--blocks", arguments.options.blocks, "Digest blocks of 2^20 outputs of each instruction")
       ->check(CLI::Range(16, 1 << 20))
       ->capture_default_str();
+  record->add_flag("--attention", arguments.attention, "What attention kernels of ours return for the calls of DUMPs");
+  add_attention_options(*record, arguments);
   add_common(*record, arguments);
   return record;
 }
 
-void add_dump_options(CLI::App& command, Arguments& arguments) {
-  command.add_option("DUMP", arguments.dump.selection.inputs, "Dumps, files or folders of them");
-  command.add_option("--recipe", arguments.dump.recipes, "Recipe, by name or file")->allow_extra_args(false);
-  command.add_option("--set", arguments.overrides, "KEY=VALUE of the recipe")->allow_extra_args(false);
-  command.add_option("--calls", arguments.dump.selection.calls, "Take only calls in which this expression is found");
-  command.add_option("--heads", arguments.heads, "Query heads A:B (A to B - 1)");
+CLI::App* add_run(CLI::App& app, Arguments& arguments) {
+  CLI::App* run = app.add_subcommand("run", "Run an attention kernel of ours on a dump and write o and lse");
+  add_attention_options(*run, arguments);
+  run->add_option("--output", arguments.output, "Dump to write")->required()->type_name("OUT");
+  run->add_flag("--json", arguments.options.json, "One JSON document on stdout instead of text");
+  return run;
 }
 
 CLI::App* add_check(CLI::App& app, Arguments& arguments) {
-  CLI::App* check = app.add_subcommand("check", "Compare the GPU with the emulator on random operands");
+  CLI::App* check =
+      app.add_subcommand("check", "Compare the GPU with the emulator: on random operands, or attention on dumps");
   check->add_flag("--scalar", arguments.scalar, "Scalar functions instead of matrix instructions");
   check->add_option("--digests", arguments.digest_file, "Recorded digests to compare with the emulator; needs no GPU");
   check->add_option("--seconds", arguments.options.seconds, "How long, one round at least")
@@ -72,20 +90,10 @@ CLI::App* add_check(CLI::App& app, Arguments& arguments) {
   check->add_option("--variants", arguments.variants, "--operands: recipes drawn beside the named ones")
       ->check(CLI::Range(0, 10000))
       ->capture_default_str();
-  add_dump_options(*check, arguments);
+  add_attention_options(*check, arguments);
   check->add_option("--mismatches", arguments.options.mismatch_file, "HDF5 file for the outputs that differ");
   add_common(*check, arguments);
   return check;
-}
-
-void record(const Arguments& arguments) {
-  if (arguments.scalar) {
-    (arguments.digests ? qattn::gpu::record_scalar_digests : qattn::gpu::record_scalar)(arguments.output,
-                                                                                        arguments.options);
-  } else {
-    (arguments.digests ? qattn::gpu::record_instruction_digests : qattn::gpu::record_instructions)(arguments.output,
-                                                                                                   arguments.options);
-  }
 }
 
 /// The dumps and recipes, taken apart.
@@ -96,9 +104,38 @@ DumpOptions dump_options(const Arguments& arguments) {
   return dump;
 }
 
+void record(const Arguments& arguments) {
+  if (arguments.attention || !arguments.dump.selection.inputs.empty()) {
+    if (!arguments.attention || arguments.dump.selection.inputs.empty() || arguments.dump.recipes.empty()) {
+      throw Error(ErrorKind::usage, "record: --attention takes DUMPs and a --recipe NAME for each kernel");
+    }
+    return qattn::gpu::record_attention(dump_options(arguments), arguments.output, arguments.options);
+  }
+  if (arguments.scalar) {
+    (arguments.digests ? qattn::gpu::record_scalar_digests : qattn::gpu::record_scalar)(arguments.output,
+                                                                                        arguments.options);
+  } else {
+    (arguments.digests ? qattn::gpu::record_instruction_digests : qattn::gpu::record_instructions)(arguments.output,
+                                                                                                   arguments.options);
+  }
+}
+
+void run_attention(const Arguments& arguments) {
+  if (arguments.dump.selection.inputs.size() != 1 || arguments.dump.recipes.size() != 1) {
+    throw Error(ErrorKind::usage, "run: give one DUMP and one --recipe NAME");
+  }
+  qattn::gpu::run_attention(dump_options(arguments), arguments.output, arguments.options);
+}
+
 bool check(const Arguments& arguments) {
   if (arguments.operands) {
     return qattn::gpu::check_operands(dump_options(arguments), arguments.variants, arguments.options);
+  }
+  if (arguments.dump.selection.inputs.empty() != arguments.dump.recipes.empty()) {
+    throw Error(ErrorKind::usage, "check: attention is checked on a DUMP with --recipe NAME; give both or neither");
+  }
+  if (!arguments.dump.recipes.empty()) {
+    return qattn::gpu::check_attention(dump_options(arguments), arguments.options);
   }
   if (!arguments.digest_file.empty()) return qattn::gpu::check_digest_file(arguments.digest_file, arguments.options);
   return (arguments.scalar ? qattn::gpu::check_scalar : qattn::gpu::check_instructions)(arguments.options);
@@ -109,6 +146,7 @@ int run(int argc, char** argv) {
   app.require_subcommand(1);
   Arguments arguments;
   const CLI::App* record_command = add_record(app, arguments);
+  const CLI::App* run_command = add_run(app, arguments);
   const CLI::App* check_command = add_check(app, arguments);
   CLI::App* probe = app.add_subcommand("probe", "Rediscover how the GPU's matrix instructions add");
   add_common(*probe, arguments);
@@ -127,6 +165,8 @@ int run(int argc, char** argv) {
   bool passed = true;
   if (record_command->parsed()) {
     record(arguments);
+  } else if (run_command->parsed()) {
+    run_attention(arguments);
   } else if (check_command->parsed()) {
     passed = check(arguments);
   } else if (probe->parsed()) {

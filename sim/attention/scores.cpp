@@ -32,7 +32,7 @@ CausalAlign causal_alignment(const Problem& problem, const Recipe& recipe) {
   return recipe.causal_align == CausalStart::top_left ? CausalAlign::top_left : CausalAlign::bottom_right;
 }
 
-double logit_scale(const Operands& operands) { return operands.score_scale * kLog2E; }
+double logit_scale(double score_scale) { return score_scale * kLog2E; }
 
 double mask_addend(double mask) { return mask * kLog2E; }
 
@@ -81,7 +81,7 @@ Scores<Real>::Scores(const Problem& problem, const Recipe& recipe, const Operand
       recipe_(recipe),
       operands_(operands),
       accumulator_(resolve_accumulator(recipe.qk_accumulator, recipe.q, recipe.k)),
-      logit_scale_(static_cast<Real>(logit_scale(operands))),
+      logit_scale_(static_cast<Real>(logit_scale(operands.score_scale))),
       align_(causal_alignment(problem, recipe)) {
   const std::int64_t keys = problem.k.rows();
   for (std::int64_t first = 0; first < keys; first += recipe.k_block) {

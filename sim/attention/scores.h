@@ -47,7 +47,7 @@ extern template class Scores<double>;
 CausalAlign causal_alignment(const Problem& problem, const Recipe& recipe);
 /// What step 4 multiplies the scores with, log2(e) times what is left of the softmax scale, and what it adds for an
 /// element of the additive mask; the softmax type rounds both.
-double logit_scale(const Operands& operands);
+double logit_scale(double score_scale);
 double mask_addend(double mask);
 
 /// The largest of `count` values; NaN is left out, and nothing gives -Inf.

@@ -28,9 +28,16 @@ expect 2 'v_granularity' check --operands --recipe sage2-8b --set v_granularity=
 expect 2 'scale_rule' check --operands --recipe sage2-8b --set k_scale_rule=e8m0_ceil
 expect 2 'heads' check --operands --heads 3:1
 expect 2 'blocks' record --blocks 3 /dev/null
+expect 2 'output' run a.h5 --recipe sage2-8b
+expect 2 'one DUMP and one --recipe' run --recipe sage2-8b --output /dev/null
+expect 2 'give both or neither' check a.h5
+expect 2 'give both or neither' check --recipe sage2-8b
+expect 2 'heads' check a.h5 --recipe sage2-8b --heads 3:2
+expect 2 'a --recipe NAME for each' record --attention b.h5
 if "$program" list 2>&1 | grep -q 'no CUDA device'; then
-  for command in 'record /dev/null' 'record --digests /dev/null' 'record --scalar /dev/null' 'check' 'check --scalar' 'check --operands' \
-    'probe' 'list'; do
+  for command in 'record /dev/null' 'record --digests /dev/null' 'record --scalar /dev/null' 'check' 'check --scalar' \
+    'check --operands' 'probe' 'list' 'check a.h5 --recipe sage2-8b' 'run a.h5 --recipe sage2-8b --output b.h5' \
+    'record --attention b.h5 a.h5 --recipe sage2-8b'; do
     # shellcheck disable=SC2086
     expect 3 'no CUDA device' $command
   done
