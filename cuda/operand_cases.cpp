@@ -66,7 +66,7 @@ Tensor encoded(MatrixD values, const InputKind& kind, bool with_zeros) {
 HeadTensors draw_head(std::uint64_t seed, std::size_t number, std::int64_t tokens, std::int64_t head_dim,
                       const InputKind& kind) {
   const lab::Distribution& distribution = lab::find_distribution(kDistributions[number % kDistributions.size()]);
-  const lab::SynthValues values = lab::resolve_values(distribution, {});
+  const lab::SynthValues values = lab::resolve_values(distribution, {}, head_dim);
   const bool with_zeros = number % 3 == 2;
   const auto draw = [&](std::string_view tensor, std::int64_t head, std::int64_t rows) {
     const lab::SynthHead drawn{seed, static_cast<std::int64_t>(number), tensor, 0, head, rows, head_dim};

@@ -126,7 +126,7 @@ std::optional<SyntheticTensors> synthetic_of(const toml::table& table, const std
     if (given->contains("dtype")) tensors.format = &format::find(require_string(*given, "dtype", file));
     if (!given->contains("distribution")) return tensors;
     tensors.distribution = &find_distribution(require_string(*given, "distribution", file));
-    resolve_values(*tensors.distribution, tensors.values);
+    resolve_values(*tensors.distribution, tensors.values, tensors.head_dim);
   } catch (const Error& e) {
     fail(place(file, *given), e.what());
   }

@@ -11,6 +11,7 @@
 #include <cerrno>
 #include <cstring>
 #include <limits>
+#include <optional>
 
 #include "base/error.h"
 
@@ -77,6 +78,15 @@ std::string read_all(int descriptor, int& error) {
   throw Error(ErrorKind::input, fmt::format("{}: cannot be read: {}", path, std::strerror(error)));
 }
 
+/// The content of a whole record that begins at `offset`; nothing when there is none.
+std::optional<std::string_view> record_at(std::string_view bytes, std::uint64_t offset) {
+  if (offset > bytes.size() || bytes.size() - offset < kFrameBytes) return std::nullopt;
+  const std::uint64_t length = word_at(bytes, offset);
+  if (length > bytes.size() - offset - kFrameBytes) return std::nullopt;
+  const std::string_view record = bytes.substr(offset + kFrameBytes, length);
+  return checksum(record) == word_at(bytes, offset + 4) ? std::optional(record) : std::nullopt;
+}
+
 Records records_of(const std::string& path, int descriptor) {
   int error = 0;
   const std::string bytes = read_all(descriptor, error);
@@ -85,14 +95,21 @@ Records records_of(const std::string& path, int descriptor) {
     throw Error(ErrorKind::input, path + ": is no journal of qattn and is left alone; choose another output");
   }
   Records found;
-  if (bytes.size() >= kSignature.size()) found.end = kSignature.size();
-  while (found.end != 0 && bytes.size() - found.end >= kFrameBytes) {
-    const std::uint64_t length = word_at(bytes, found.end);
-    if (length > bytes.size() - found.end - kFrameBytes) break;
-    const std::string_view record = std::string_view(bytes).substr(found.end + kFrameBytes, length);
-    if (checksum(record) != word_at(bytes, found.end + 4)) break;
-    found.records.emplace_back(record);
-    found.end += kFrameBytes + length;
+  if (bytes.size() < kSignature.size()) {
+    found.dropped = bytes.size();
+    return found;
+  }
+  found.end = kSignature.size();
+  for (std::uint64_t offset = found.end; offset < bytes.size();) {
+    const std::optional<std::string_view> record = record_at(bytes, offset);
+    if (!record) {
+      ++offset;
+      continue;
+    }
+    found.damaged += offset - found.end;
+    found.records.emplace_back(*record);
+    offset += kFrameBytes + record->size();
+    found.end = offset;
   }
   found.dropped = bytes.size() - found.end;
   return found;
@@ -173,7 +190,7 @@ void RecordFile::clear() {
   if (::ftruncate(descriptor_, 0) != 0) fail(errno);
   found_.end = 0;
   found_.records.clear();
-  found_.dropped = 0;
+  found_.damaged = found_.dropped = 0;
 }
 
 void RecordFile::remove() {

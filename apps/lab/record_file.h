@@ -14,7 +14,8 @@ namespace qattn::lab {
 struct Records {
   std::vector<std::string> records;  ///< the contents of the whole records, in order
   std::uint64_t end = 0;             ///< behind the last whole record
-  std::uint64_t dropped = 0;         ///< bytes behind that which are no whole record
+  std::uint64_t damaged = 0;         ///< bytes between the records that belong to none
+  std::uint64_t dropped = 0;         ///< bytes behind the last record that are no whole record
 };
 
 /// A look at a file that another process may be writing: nothing is locked, made or changed, and a record that is being
@@ -24,8 +25,8 @@ Records peek_records(const std::string& path);
 
 /// A file of records, opened and locked for this process alone. It begins with the line "QATTNJ1"; a record is its
 /// length and its CRC-32 (of length and content), 4 bytes each, lowest first, then its content. Each record is on the
-/// disk when append() returns. A record that is cut off or damaged ends the file: it and what follows are dropped when
-/// the next record is written.
+/// disk when append() returns. Damaged bytes are passed over up to the next whole record; behind the last whole record
+/// they are dropped when the next one is written.
 class RecordFile {
  public:
   /// Opens `path`, or makes it. Throws Error(input) when it cannot be, when another process holds it, or when it is a
@@ -40,6 +41,8 @@ class RecordFile {
   const std::vector<std::string>& records() const { return found_.records; }
   /// Bytes behind them that are no whole record.
   std::uint64_t dropped_bytes() const { return found_.dropped; }
+  /// Bytes between them that belong to none.
+  std::uint64_t damaged_bytes() const { return found_.damaged; }
 
   /// May be called from several threads. Throws Error(input) that names the reason when the record cannot be written;
   /// the file then ends with the record before it.

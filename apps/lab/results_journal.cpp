@@ -84,7 +84,9 @@ void parse_cell(std::string_view record, Results& results) {
   results.cells.insert_or_assign(id, std::move(cell));
 }
 
-std::vector<Run> parse(const std::vector<std::string>& records, const std::string& path) {
+/// A run's record that damage took away was like the one before it, since all runs of a journal have one configuration;
+/// without one before it `damaged` excuses cells that nobody can read any more.
+std::vector<Run> parse(const std::vector<std::string>& records, bool damaged, const std::string& path) {
   std::vector<Run> runs;
   try {
     for (const std::string_view record : records) {
@@ -92,6 +94,8 @@ std::vector<Run> parse(const std::vector<std::string>& records, const std::strin
         runs.push_back(parse_run(record.substr(1)));
       } else if (record.starts_with(kCellRecord) && !runs.empty()) {
         parse_cell(record.substr(1), runs.back().results);
+      } else if (record.starts_with(kCellRecord) && damaged) {
+        continue;
       } else {
         throw Error(ErrorKind::input, "a record is of an unknown kind");
       }
@@ -151,7 +155,7 @@ ResultsJournal::ResultsJournal(const std::string& path, Results& plan, const std
                                const Json& source, bool restart)
     : file_(path) {
   if (restart) file_.clear();
-  for (const Run& run : parse(file_.records(), path)) {
+  for (const Run& run : parse(file_.records(), file_.damaged_bytes() > 0, path)) {
     check_inputs(path, run.results, plan);
     check_build(path, run.results.sources.front(), source);
     if (run.configuration != configuration) refuse_configuration(path, run.results, plan);
@@ -160,6 +164,11 @@ ResultsJournal::ResultsJournal(const std::string& path, Results& plan, const std
   if (file_.dropped_bytes() > 0) {
     note_ = fmt::format("{}: the last {} bytes are no whole record, as a killed run leaves them, and are dropped", path,
                         file_.dropped_bytes());
+  }
+  if (file_.damaged_bytes() > 0) {
+    note_ +=
+        fmt::format("{}{}: {} bytes between its records are damaged; the cells that stood there are measured again",
+                    note_.empty() ? "" : "; ", path, file_.damaged_bytes());
   }
   source_ = plan.sources.size();
   plan.sources.push_back(source);
@@ -170,7 +179,8 @@ void ResultsJournal::append(const CellId& id, const Cell& cell) { file_.append(c
 
 std::size_t finished_cells(const std::string& path, const Results& plan, const std::string& configuration) {
   Results found = plan;
-  for (const Run& run : parse(peek_records(path).records, path)) {
+  const Records journal = peek_records(path);
+  for (const Run& run : parse(journal.records, journal.damaged > 0, path)) {
     if (run.configuration == configuration) take_cells(found, run.results);
   }
   return found.cells.size();

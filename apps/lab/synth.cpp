@@ -92,7 +92,7 @@ io::Attributes attributes_of(const SynthRequest& r) {
 
 std::string command_line(const SynthRequest& r) {
   std::string text = fmt::format("qattn synth OUT --distribution {}", r.distribution->name);
-  for (const auto& [name, value] : resolve_values(*r.distribution, r.values))
+  for (const auto& [name, value] : resolve_values(*r.distribution, r.values, r.head_dim))
     text += fmt::format(" --{} {}", name, value);
   text += fmt::format(" --seed {} --calls {} --batch {} --q-heads {} --kv-heads {} --q-tokens {} --kv-tokens {}",
                       r.seed, r.calls, r.batch, r.q_heads, r.kv_heads, r.q_tokens, r.kv_tokens);
@@ -104,7 +104,7 @@ std::string command_line(const SynthRequest& r) {
 std::vector<Json> synthesize(const std::string& path, const SynthRequest& request, const RunOptions& options) {
   const FpEnvironment environment;
   check(request);
-  const SynthValues values = resolve_values(*request.distribution, request.values);
+  const SynthValues values = resolve_values(*request.distribution, request.values, request.head_dim);
   const HeadSource source(request, values, options.threads);
   const std::int64_t total = heads_of(request);
   std::int64_t done = 0;

@@ -5,6 +5,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cmath>
 #include <numeric>
 
 #include "base/error.h"
@@ -104,7 +105,7 @@ std::span<const Distribution> distributions() {
         {"q-bias", 4.0, 0.0, 1e6, "bias of Q's biased channels, in units of sigma"},
         {"k-bias", 8.0, 0.0, 1e6, "bias of K's biased channels, in units of sigma"},
         {"v-bias", 0.0, 0.0, 1e6, "bias of V's biased channels, in units of sigma"},
-        {"biased-channels", 4.0, 0.0, 65536.0, "number of biased channels in each head; a whole number"}},
+        {"biased-channels", 4.0, 0.0, 65536.0, "number of biased channels in each head; a whole number", true}},
        {"q", "k", "v"},
        draw_channel_bias},
       {"cogvideox-like",
@@ -116,7 +117,7 @@ std::span<const Distribution> distributions() {
         {"q-bias", 6.0, 0.0, 1e6, "bias of Q's biased channels, in units of sigma"},
         {"k-bias", 10.0, 0.0, 1e6, "bias of K's biased channels, in units of sigma"},
         {"v-bias", 0.1, 0.0, 1e6, "bias of V's biased channels, in units of sigma"},
-        {"biased-channels", 10.0, 0.0, 65536.0, "number of biased channels in each head; a whole number"}},
+        {"biased-channels", 10.0, 0.0, 65536.0, "number of biased channels in each head; a whole number", true}},
        {"q", "k", "v"},
        draw_channel_bias},
       {"fa3-outlier",
@@ -145,14 +146,18 @@ const Distribution& find_distribution(std::string_view name) {
   throw Error(ErrorKind::usage, fmt::format("unknown distribution '{}'; known are {}", name, fmt::join(names, ", ")));
 }
 
-SynthValues resolve_values(const Distribution& distribution, const SynthValues& given) {
+SynthValues resolve_values(const Distribution& distribution, const SynthValues& given, std::int64_t head_dim) {
   SynthValues values;
   std::vector<std::string_view> names;
   for (const SynthParameter& p : distribution.parameters) {
     const auto found = given.find(p.name);
-    const double value = found == given.end() ? p.standard : found->second;
-    if (!(value >= p.lowest && value <= p.highest)) {
-      throw Error(ErrorKind::usage, fmt::format("--{} {}: is to lie in {} to {}", p.name, value, p.lowest, p.highest));
+    const double highest = p.counts_channels ? static_cast<double>(head_dim) : p.highest;
+    const double value = found == given.end() ? std::min(p.standard, highest) : found->second;
+    if (!(value >= p.lowest && value <= highest)) {
+      throw Error(ErrorKind::usage, fmt::format("--{} {}: is to lie in {} to {}", p.name, value, p.lowest, highest));
+    }
+    if (p.counts_channels && value != std::floor(value)) {
+      throw Error(ErrorKind::usage, fmt::format("--{} {}: is to be a whole number", p.name, value));
     }
     values.emplace(p.name, value);
     names.push_back(p.name);

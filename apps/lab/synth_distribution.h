@@ -27,6 +27,7 @@ struct SynthParameter {
   double standard;  ///< its value when the user gives none
   double lowest, highest;
   std::string_view help;
+  bool counts_channels = false;  ///< a whole number, at most head_dim
 };
 
 /// The values of a distribution's parameters, by name.
@@ -43,14 +44,16 @@ struct Distribution {
   MatrixD (*draw)(const SynthHead& head, const SynthValues& values);
 };
 
-/// normal, channel-bias, cogvideox-like, fa3-outlier, sagebwd. Adding one is adding one entry to the table in synth_distribution.cpp.
+/// normal, channel-bias, cogvideox-like, fa3-outlier, sagebwd. Adding one is adding one entry to the table in
+/// synth_distribution.cpp.
 std::span<const Distribution> distributions();
 
 /// Throws Error(usage) that lists the names.
 const Distribution& find_distribution(std::string_view name);
 
-/// Every parameter of the distribution with its value: `given`, else the standard one. Throws Error(usage) for a
-/// parameter that the distribution does not have or a value out of its range.
-SynthValues resolve_values(const Distribution& distribution, const SynthValues& given);
+/// Every parameter of the distribution with its value: `given`, else the standard one (as many channels as there are,
+/// if that is more). Throws Error(usage) for a parameter that the distribution does not have or a value out of its
+/// range.
+SynthValues resolve_values(const Distribution& distribution, const SynthValues& given, std::int64_t head_dim);
 
 }  // namespace qattn::lab

@@ -38,7 +38,7 @@ lab::Ablation trials_of(const Options& options) {
 int ablate(const Options& options) {
   const Stopwatch time;
   const lab::Ablation ablation = trials_of(options);
-  const lab::DumpSet dumps = options.work.open();
+  const lab::DumpSet dumps = options.work.open(options.output);
   const lab::RunResult result = run_with_progress(dumps, ablation.trials, options.work, options.output);
   lab::Report report;
   report.context = run_context("ablate", dumps, ablation.trials, options.work, time.seconds());

@@ -134,7 +134,7 @@ lab::CheckResult run_checks(Options& options, const Inputs& inputs) {
     check.progress = show;
     check.cancelled = InterruptGuard::requested;
     options.work.selection.inputs = inputs.dumps;
-    append(result, lab::check_dump(options.work.open(), check));
+    append(result, lab::check_dump(options.work.open(options.output), check));
   }
   if (!inputs.vectors.empty()) {
     options.vectors.files = inputs.vectors;

@@ -47,7 +47,7 @@ lab::Report report_of(const Options& options) {
   if (options.blocks.empty() && holds_vectors(inputs)) {
     report = lab::inspect_vectors(io::dump_files(inputs).front());
   } else {
-    const lab::DumpSet dumps = options.work.open();
+    const lab::DumpSet dumps = options.work.open(options.output);
     report = options.blocks.empty() ? lab::inspect_dump(dumps, options.work.threads)
                                     : lab::inspect_blocks(dumps, options.blocks, options.work.threads);
   }
@@ -74,7 +74,11 @@ void add_info(CLI::App& app, Action& action) {
   command->add_option("file", options->work.selection.inputs, "dumps or folders of them, or a file of recorded vectors")
       ->type_name("FILE");
   command->add_option("--blocks", options->blocks, "scale spread, saturation and underflow of a micro-scaled format")
-      ->type_name("nvfp4|mxfp4|mxfp6_e2m3|...");
+      ->type_name("nvfp4|mxfp4|mxfp6_e2m3|...")
+      ->check([](const std::string& word) {
+        const bool format = word.find_first_of("-./") == std::string::npos;
+        return format ? "" : "'" + word + "' is no format; it stands behind the option: --blocks nvfp4";
+      });
   command->add_flag("--groups", options->groups, "print which tokens and channels share a scale; needs no FILE");
   command->add_option("--operand", options->operand, "whose groups")->check(CLI::IsMember({"q", "k", "v", "p"}));
   command->add_option("--granularity", options->granularity,

@@ -1,6 +1,7 @@
 // qattn: parses the command line, runs one subcommand, and turns every way to end into an exit status.
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <signal.h>
 #include <unistd.h>
 
@@ -40,11 +41,21 @@ int fail(ErrorKind kind, std::string message) {
 }
 
 /// Help and version are output like any other; everything else that CLI11 throws is a wrong command line.
-int end_of_parsing(const CLI::App& app, const CLI::ParseError& e) {
+int end_of_parsing(const CLI::App& app, const CLI::ParseError& e, const std::string& first_word) {
   if (e.get_exit_code() == 0) {
     const bool version = dynamic_cast<const CLI::CallForVersion*>(&e) != nullptr;
     cli::write_stdout(version ? std::string(e.what()) + "\n" : app.help());
     return 0;
+  }
+  std::vector<std::string> names;
+  for (const CLI::App* command : app.get_subcommands([](const CLI::App*) { return true; })) {
+    names.push_back(command->get_name());
+  }
+  if (!first_word.starts_with('-') && std::find(names.begin(), names.end(), first_word) == names.end()) {
+    return fail(ErrorKind::usage, fmt::format("{}; the subcommands are {} (see qattn --help)",
+                                              first_word.empty() ? std::string("a subcommand is required")
+                                                                 : fmt::format("no subcommand '{}'", first_word),
+                                              fmt::join(names, ", ")));
   }
   return fail(ErrorKind::usage, fmt::format("{} (see qattn --help)", e.what()));
 }
@@ -63,7 +74,7 @@ int run(int argc, char** argv) {
     std::reverse(words.begin(), words.end());  // the order that CLI11 takes a vector in
     app.parse(std::move(words));
   } catch (const CLI::ParseError& e) {
-    return end_of_parsing(app, e);
+    return end_of_parsing(app, e, argc > 1 ? argv[1] : "");
   }
   return action();
 }
@@ -90,7 +101,8 @@ int main(int argc, char** argv) {
   } catch (const Error& e) {
     return fail(e.kind(), e.what());
   } catch (const std::bad_alloc&) {
-    return fail(ErrorKind::input, "out of memory: a head needs more than this machine has; try --threads 1 or --heads");
+    return fail(ErrorKind::input,
+                "out of memory: a head needs more than this machine has; try one thread, or fewer heads or tokens");
   } catch (const std::exception& e) {
     return fail(ErrorKind::internal, fmt::format("internal fault: {}", e.what()));
   } catch (...) {

@@ -113,10 +113,17 @@ void add_cache_options(CLI::App& command, CacheOptions& options) {
   command.add_flag("--no-cache", options.off, "compute every float64 reference, keep none")->excludes(folder);
 }
 
-lab::DumpSet WorkOptions::open() const {
+lab::DumpSet WorkOptions::open(const OutputOptions& output) const {
   lab::DumpSelection wanted = selection;
   if (!heads.empty()) wanted.heads = lab::parse_heads(heads);
-  return lab::DumpSet(wanted);
+  lab::DumpSet dumps(wanted);
+  std::int64_t most = 0;
+  for (const lab::SelectedCall& call : dumps.calls()) most = std::max(most, call.call->q_heads);
+  // "A:" has no end to ask for.
+  if (wanted.heads && !heads.ends_with(':') && wanted.heads->last > most && !output.quiet) {
+    fmt::print(stderr, "qattn: --heads {}: no call has more than {} query heads\n", heads, most);
+  }
+  return dumps;
 }
 
 void add_work_options(CLI::App& command, WorkOptions& options) {

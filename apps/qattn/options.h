@@ -70,8 +70,8 @@ struct WorkOptions {
   /// `labels`, and "output" where rows are of several outputs.
   std::vector<std::string> with_output(std::vector<std::string> labels) const;
 
-  /// Opens the dumps, filters applied.
-  lab::DumpSet open() const;
+  /// Opens the dumps, filters applied. Tells on stderr when --heads asks for heads that no call has.
+  lab::DumpSet open(const OutputOptions& output) const;
 };
 
 void add_work_options(CLI::App& command, WorkOptions& options);

@@ -105,7 +105,7 @@ int plan(const Options& options) {
   const Stopwatch time;
   const lab::Sensitivity by = lab::parse_sensitivity(options.by);
   const std::vector<lab::Trial> trials = trials_of(options);
-  const lab::DumpSet dumps = options.work.open();
+  const lab::DumpSet dumps = options.work.open(options.output);
   std::vector<lab::PlannedLayer> layers = lab::layers_of(dumps, options.layer);
   const lab::RunResult result = run_with_progress(dumps, trials, options.work, options.output);
   const std::vector<lab::Json> first = lab::call_rows(result, 0, 2), second = lab::call_rows(result, 1, 2);

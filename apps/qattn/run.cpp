@@ -29,7 +29,7 @@ std::vector<lab::Trial> trials_of(const Options& options) {
 int run(const Options& options) {
   const Stopwatch time;
   const std::vector<lab::Trial> trials = trials_of(options);
-  const lab::DumpSet dumps = options.work.open();
+  const lab::DumpSet dumps = options.work.open(options.output);
   const lab::RunResult result = run_with_progress(dumps, trials, options.work, options.output);
   lab::Report report;
   report.context = run_context("run", dumps, trials, options.work, time.seconds());

@@ -95,7 +95,7 @@ Measured measure(const Options& options, const lab::PaperTable& table, const lab
 lab::DumpSet open_dumps(const Options& options) {
   WorkOptions work = options.work;
   if (work.selection.inputs.empty()) work.selection.inputs = lab::default_dumps();
-  return work.open();
+  return work.open(options.output);
 }
 
 /// Every table in one Markdown and one LaTeX file, FILE.md and FILE.tex.

@@ -569,8 +569,14 @@ void validate(const Recipe& recipe) {
 }
 
 std::string accumulator_evidence(const Recipe& recipe) {
-  return fmt::format("QK {}; PV {}", describe(resolve_accumulator(recipe.qk_accumulator, recipe.q, recipe.k)),
-                     describe(resolve_accumulator(recipe.accumulator, recipe.p, recipe.v)));
+  const auto text = [](const std::string& name, const OperandSpec& a, const OperandSpec& b) {
+    const std::string used = describe(resolve_accumulator(name, a, b));
+    if (name == "exact" || name == "f32" || used != describe(resolve_accumulator("exact", a, b))) return used;
+    return fmt::format("{} ({} is not used: {})", used, name,
+                       a.exact() || b.exact() ? "an operand is exact" : "one operand alone is micro-scaled");
+  };
+  return fmt::format("QK {}; PV {}", text(recipe.qk_accumulator, recipe.q, recipe.k),
+                     text(recipe.accumulator, recipe.p, recipe.v));
 }
 
 }  // namespace qattn::attention

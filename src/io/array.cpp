@@ -131,8 +131,10 @@ void resolve_format(ArrayInfo& info, const std::optional<std::string>& dtype, co
 
 Tensor to_tensor(Array array, const std::string& where) {
   if (array.info.format == nullptr) {
-    fail(where, "holds " + describe(array.info) + " without a dtype; add the attribute 'dtype' (one of " +
-                    dtype_names() + ")");
+    fail(where, "holds " + describe(array.info) +
+                    " without a dtype; add the attribute 'dtype' (in npz an entry, np.savez(..., dtype='bfloat16') or "
+                    "'q.dtype' for q alone; in safetensors metadata), one of " +
+                    dtype_names());
   }
   check_high_bits(array, where);
   return Tensor{array.info.format, std::move(array.info.shape), std::move(array.bytes)};

@@ -86,6 +86,29 @@ TEST_CASE("Any damaged byte of the last record drops it, and zeros behind the la
   CHECK(file.dropped_bytes() == 100);
 }
 
+TEST_CASE("Damage between records costs those that it touches alone, and the file goes on behind the others") {
+  const ScratchFolder folder;
+  const std::string whole = file_of(folder, kThree);
+  const std::string path = folder / "bad.journal";
+  for (std::size_t i = 8; i < 8 + 8 + 5; ++i) {
+    std::string damaged = whole;
+    damaged[i] = static_cast<char>(damaged[i] ^ 0x10);
+    spill(path, damaged);
+    {
+      RecordFile file(path);
+      CHECK(file.records() == Records(kThree.begin() + 1, kThree.end()));
+      CHECK(file.damaged_bytes() == 8 + 5);
+      CHECK(file.dropped_bytes() == 0);
+      file.append("more");
+    }
+    const RecordFile again(path);
+    CHECK(again.records() == Records{kThree[1], kThree[2], "more"});
+  }
+  spill(path, whole.substr(0, 8 + 8 + 5) + std::string(1000, '\x7f') + whole.substr(8 + 8 + 5));
+  CHECK(RecordFile(path).records() == kThree);
+  CHECK(RecordFile(path).damaged_bytes() == 1000);
+}
+
 TEST_CASE("A file of another kind is left alone, and one that is open elsewhere is refused") {
   const ScratchFolder folder;
   spill(folder / "text.journal", "a user's own notes");

@@ -32,7 +32,7 @@ lab::SynthHead head_of(std::string_view tensor, std::int64_t tokens, std::int64_
 
 MatrixD draw(const char* distribution, const lab::SynthHead& head, const lab::SynthValues& values = {}) {
   const lab::Distribution& d = lab::find_distribution(distribution);
-  return d.draw(head, lab::resolve_values(d, values));
+  return d.draw(head, lab::resolve_values(d, values, head.head_dim));
 }
 
 /// The standard normal distribution function, for statistics only.

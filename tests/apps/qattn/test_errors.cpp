@@ -32,8 +32,15 @@ bool has(const std::string& text, const std::string& part) { return text.find(pa
 TEST_CASE("A wrong command line is status 2") {
   const ScratchFolder folder;
   write_tiny_dump(folder / "a.h5", {"c"});
-  failure(folder, "", 2);
-  failure(folder, "fly", 2);
+  CHECK(has(failure(folder, "", 2), "a subcommand is required"));
+  CHECK(has(failure(folder, "fly", 2), "no subcommand 'fly'; the subcommands are "));
+  CHECK(has(failure(folder, "--nosuch", 2), "see qattn --help"));
+  CHECK(has(failure(folder, "info " + folder / "a.h5" + " --blocks --json", 2), "'--json' is no format"));
+  CHECK(has(failure(folder, "info --blocks " + folder / "a.h5", 2), "--blocks nvfp4"));
+  const std::string synth =
+      "synth " + folder / "s.h5" + " --distribution channel-bias --head-dim 32 --biased-channels ";
+  CHECK(has(failure(folder, synth + "1.5", 2), "whole number"));
+  CHECK(has(failure(folder, synth + "33", 2), "0 to 32"));
   failure(folder, "run", 2);
   failure(folder, "run " + folder / "a.h5", 2);
   const std::string run = "run " + folder / "a.h5" + " --recipe exact ";
@@ -60,6 +67,18 @@ TEST_CASE("A wrong command line is status 2") {
   CHECK(has(failure(folder, "table --all --output " + folder / "no/r", 3), "no such folder"));
   failure(folder, "info", 2);
   CHECK(has(failure(folder, "info --groups --granularity per_moon", 2), "per_moon"));
+}
+
+TEST_CASE("Heads beyond the last are told on stderr, unless it is to be quiet") {
+  const ScratchFolder folder;
+  write_tiny_dump(folder / "a.h5", {"c"});
+  const std::string run = "run " + folder / "a.h5" + " --recipe exact --csv --heads ";
+  const Outcome beyond = testing::qattn(folder, run + "0:99");
+  CHECK(beyond.status == 0);
+  CHECK(has(beyond.err, "--heads 0:99: no call has more than "));
+  CHECK(testing::qattn(folder, run + "0:99 --quiet").err.empty());
+  CHECK(testing::qattn(folder, run + "0:1").err.empty());
+  CHECK(testing::qattn(folder, run + "0:").err.empty());
 }
 
 TEST_CASE("An unknown recipe and a bad TOML key are status 2 and name the place") {

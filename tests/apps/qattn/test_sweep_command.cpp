@@ -157,6 +157,28 @@ TEST_CASE("A sweep that is killed 20 times at random moments ends with the bytes
   CHECK(rows_of(again) == rows_of(undisturbed));
 }
 
+TEST_CASE("A journal that is damaged in the middle costs the cells that stood there alone") {
+  const ScratchFolder folder;
+  const Sweep calm(folder, "calm"), damaged(folder, "damaged");
+  const Outcome undisturbed = testing::qattn(folder, "sweep " + calm.config + " --json");
+  REQUIRE(undisturbed.status == 0);
+  Child child(folder, {"sweep", damaged.config});
+  wait_for_cells(child, damaged.journal, 4000);
+  REQUIRE(child.kill_and_wait(SIGTERM) == 128 + SIGTERM);
+  const std::size_t kept = unique_cells(damaged.journal);
+  REQUIRE(kept > 6);
+  const std::string first = lab::peek_records(damaged.journal).records.at(0);
+  std::string bytes = io::testing::slurp(damaged.journal);
+  for (const std::size_t behind : {40, 41, 42}) bytes[8 + 8 + first.size() + behind] ^= 0x55;
+  io::testing::spill(damaged.journal, bytes);
+  const Outcome finished = testing::qattn(folder, "sweep " + damaged.config + " --json");
+  REQUIRE(finished.status == 0);
+  CHECK(contains(finished.err, "bytes between its records are damaged"));
+  const std::size_t again = json_of(finished)["context"]["cells_measured_now"].get<std::size_t>() - (120 - kept);
+  CHECK((again == 1 || again == 2));
+  CHECK(rows_of(finished) == rows_of(undisturbed));
+}
+
 TEST_CASE("Ctrl-C and SIGTERM finish the cell in hand, keep it, and say how to go on") {
   const ScratchFolder folder;
   const Sweep sweep(folder);

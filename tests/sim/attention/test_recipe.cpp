@@ -152,4 +152,6 @@ TEST_CASE("accumulators say which instruction they are and how it is known") {
   CHECK(text.find("sm90.wgmma.m64") != std::string::npos);
   CHECK(text.find("e4m3.e4m3 (measured here)") != std::string::npos);
   CHECK(accumulator_evidence(Recipe{}) == "QK exact sums; PV exact sums");
+  CHECK(accumulator_evidence(make_recipe({{"accumulator", "sm90.wgmma"}})) ==
+        "QK exact sums; PV exact sums (sm90.wgmma is not used: an operand is exact)");
 }

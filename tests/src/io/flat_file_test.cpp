@@ -76,6 +76,7 @@ TEST_CASE("two-byte void elements are bfloat16 only when an entry says so") {
         U{0xbf22, 0xbf4f, 0xbebc, 0xbdeb, 0xbfb3, 0xbd10, 0xbfd6, 0x3fb2});
   const std::string message = message_of([] { const DumpReader unnamed(fixture("numpy_bfloat16_unnamed.npz")); });
   CHECK(contains(message, "numpy_bfloat16_unnamed.npz: q: holds 2-byte opaque elements without a dtype"));
+  CHECK(contains(message, "np.savez(..., dtype='bfloat16')"));
 }
 
 TEST_CASE("a file of the safetensors library is a dump, its metadata are attributes") {
