@@ -15,8 +15,8 @@ namespace {
 
 using Kind = Accumulator::Kind;
 
-/// Codes of at most 8 bits: products below 2^14, so that 2^10 of them sum exactly in f32.
-constexpr std::int64_t kExactIntegerDepth = 1024;
+/// Codes of at most 8 bits: the sum of so many products stays below 2^31 whatever their signs are (255^2 < 2^16).
+constexpr std::int64_t kExactIntegerDepth = std::int64_t{1} << 14;
 
 /// "sm80.mma.f16" is the family "sm80.mma" with D type "f16"; without a type an f32 accumulator is meant.
 std::pair<std::string_view, std::string_view> split_type(std::string_view name) {
@@ -123,7 +123,7 @@ Side right_side(const Accumulator& accumulator, MatrixView<double> values) { ret
 
 Side left_side(const Accumulator& accumulator, const format::Format& format, MatrixView<std::uint32_t> codes,
                const MatrixCodes& scales) {
-  if (accumulator.kind != Kind::instruction) return coded_side(accumulator, format, codes);
+  if (!accumulator.takes_codes()) return coded_side(accumulator, format, codes);
   Side side;
   side.operand.emplace(operand_of(accumulator, mma::Side::a, codes, scales));
   return side;
@@ -131,7 +131,7 @@ Side left_side(const Accumulator& accumulator, const format::Format& format, Mat
 
 Side right_side(const Accumulator& accumulator, const format::Format& format, MatrixView<std::uint32_t> codes,
                 const MatrixCodes& scales) {
-  if (accumulator.kind != Kind::instruction) return coded_side(accumulator, format, codes);
+  if (!accumulator.takes_codes()) return coded_side(accumulator, format, codes);
   Side side;
   side.operand.emplace(operand_of(accumulator, mma::Side::b, codes.transpose(), scales));
   return side;
@@ -140,15 +140,35 @@ Side right_side(const Accumulator& accumulator, const format::Format& format, Ma
 PartialSum::PartialSum(const Accumulator& accumulator, std::int64_t rows, std::int64_t columns)
     : accumulator_(accumulator) {
   const Kind kind = accumulator.kind;
-  if (kind == Kind::exact || kind == Kind::integer) doubles_ = MatrixD::Zero(rows, columns);
-  if (kind == Kind::f32 || kind == Kind::integer) floats_ = MatrixF::Zero(rows, columns);
-  if (kind == Kind::instruction) codes_ = MatrixCodes::Zero(rows, columns);
+  if (kind == Kind::exact) doubles_ = MatrixD::Zero(rows, columns);
+  if (kind == Kind::f32) floats_ = MatrixF::Zero(rows, columns);
+  if (accumulator.takes_codes()) codes_ = MatrixCodes::Zero(rows, columns);
 }
 
 void PartialSum::clear() {
   doubles_.setZero();
   floats_.setZero();
   codes_.setZero();
+  depth_ = 0;
+}
+
+void PartialSum::multiply(const mma::Operand& a, const mma::Operand& b) {
+  use_ += mma::multiply_accumulate(*accumulator_.instruction, a, b, codes_, accumulator_.path);
+}
+
+/// What the integer codes hold goes to doubles before it could wrap; those stay absent until then.
+void PartialSum::add_integers(const mma::Operand& a, const mma::Operand& b, std::int64_t first, std::int64_t last) {
+  for (std::int64_t start = first; start < last; start += kExactIntegerDepth) {
+    const std::int64_t end = std::min(start + kExactIntegerDepth, last);
+    if (depth_ + end - start > kExactIntegerDepth) {
+      const MatrixD held = codes_.cast<std::int32_t>().cast<double>();
+      doubles_ = doubles_.size() == 0 ? held : MatrixD(doubles_ + held);
+      codes_.setZero();
+      depth_ = 0;
+    }
+    multiply(a.slice(start, end), b.slice(start, end));
+    depth_ += end - start;
+  }
 }
 
 void PartialSum::add(const Side& a, const Side& b, std::int64_t first, std::int64_t last) {
@@ -161,18 +181,10 @@ void PartialSum::add(const Side& a, const Side& b, std::int64_t first, std::int6
       accumulate_product(a.floats.middleCols(first, depth), b.floats.middleRows(first, depth), floats_);
       break;
     case Kind::integer:
-      for (std::int64_t start = first; start < last; start += kExactIntegerDepth) {
-        const std::int64_t count = std::min(kExactIntegerDepth, last - start);
-        floats_.setZero();
-        accumulate_product(a.floats.middleCols(start, count), b.floats.middleRows(start, count), floats_);
-        for (Eigen::Index i = 0; i < doubles_.size(); ++i) {
-          doubles_.data()[i] += static_cast<double>(floats_.data()[i]);
-        }
-      }
+      add_integers(*a.operand, *b.operand, first, last);
       break;
     case Kind::instruction:
-      mma::multiply_accumulate(*accumulator_.instruction, a.operand->slice(first, last), b.operand->slice(first, last),
-                               codes_);
+      multiply(a.operand->slice(first, last), b.operand->slice(first, last));
       break;
   }
 }
@@ -181,8 +193,14 @@ template <class Real>
 void PartialSum::read(Matrix<Real>& values) const {
   switch (accumulator_.kind) {
     case Kind::exact:
-    case Kind::integer:
       values = doubles_.cast<Real>();
+      break;
+    case Kind::integer:
+      if (doubles_.size() == 0) {
+        values = codes_.cast<std::int32_t>().cast<Real>();
+      } else {
+        values = (doubles_ + codes_.cast<std::int32_t>().cast<double>()).cast<Real>();
+      }
       break;
     case Kind::f32:
       values = floats_.cast<Real>();

@@ -68,23 +68,27 @@ float narrow_row_sum(const format::Format& format, std::vector<float> p) {
 template <class Real>
 class Head {
  public:
-  Head(const Problem& problem, const Recipe& recipe, const format::Format& o_format)
+  Head(const Problem& problem, const Recipe& recipe, const format::Format& o_format, mma::Path path)
       : problem_(problem),
         recipe_(recipe),
         operands_(prepare_operands(problem, recipe)),
-        scores_(problem, recipe, operands_),
+        scores_(problem, recipe, operands_, path),
         pv_(resolve_accumulator(recipe.accumulator, recipe.p, recipe.v)),
         p_scale_(static_cast<Real>(resolved_p_scale(recipe))),
         finish_(recipe, operands_, o_format, problem.v.cols()) {
+    pv_.path = path;
     prepare_values();
   }
 
   Output run() const {
     const std::int64_t queries = problem_.q.rows();
     Output output{MatrixD::Zero(queries, problem_.v.cols()), std::vector<double>(static_cast<std::size_t>(queries))};
-    const std::int64_t block = recipe_.q_block;
-    parallel_for((queries + block - 1) / block, 1,
-                 [&](std::int64_t i) { run_block(i * block, std::min(block, queries - i * block), output); });
+    const std::int64_t block = recipe_.q_block, blocks = (queries + block - 1) / block;
+    std::vector<mma::PathUse> steps(static_cast<std::size_t>(blocks));
+    parallel_for(blocks, 1, [&](std::int64_t i) {
+      steps[static_cast<std::size_t>(i)] = run_block(i * block, std::min(block, queries - i * block), output);
+    });
+    for (const mma::PathUse& of_block : steps) output.steps += of_block;
     return output;
   }
 
@@ -98,6 +102,7 @@ class Head {
     Matrix<Real> o;
     PartialSum partial;
     std::int64_t pending = 0;  ///< steps in `partial` since it was last added to O; a whole tile where there are none
+    mma::PathUse score_steps = {};
   };
 
   void prepare_values() {
@@ -108,7 +113,7 @@ class Head {
     }
   }
 
-  void run_block(std::int64_t first, std::int64_t rows, Output& output) const {
+  mma::PathUse run_block(std::int64_t first, std::int64_t rows, Output& output) const {
     const auto count = static_cast<std::size_t>(rows);
     Running running{std::vector<Real>(count, -std::numeric_limits<Real>::infinity()),
                     std::vector<Real>(count),
@@ -130,13 +135,16 @@ class Head {
       const auto row = static_cast<std::size_t>(r);
       finish_.row(first + r, running.max[row], running.sum[row], running.o.data() + r * running.o.cols(), output);
     }
+    running.score_steps += running.partial.use();
+    return running.score_steps;
   }
 
   /// Steps 1 to 4, and the row maxima of the tile.
   Matrix<Real> tile_logits(std::int64_t first, std::int64_t rows, std::int64_t key, const Side& q,
                            Running& running) const {
     const bool before_mask = recipe_.row_max == RowMax::before_mask;
-    Matrix<Real> x = scores_.logits(first, rows, key, q, before_mask ? &running.tile_max : nullptr);
+    Matrix<Real> x =
+        scores_.logits(first, rows, key, q, before_mask ? &running.tile_max : nullptr, &running.score_steps);
     if (before_mask) return x;
     for (Eigen::Index r = 0; r < rows; ++r) {
       running.tile_max[static_cast<std::size_t>(r)] = largest(x.data() + r * x.cols(), x.cols());
@@ -174,17 +182,16 @@ class Head {
 
   template <class T>
   void add_row_sums(const Matrix<T>& p, Running& running) const {
+    const bool narrow = recipe_.row_sum_format != &format::kFP32;
+    std::vector<Real> sums = narrow ? std::vector<Real>(running.sum.size()) : row_sums<Real>(p);
     for (Eigen::Index r = 0; r < p.rows(); ++r) {
       const auto i = static_cast<std::size_t>(r);
-      Real tile_sum{0};
-      if (recipe_.row_sum_format == &format::kFP32) {
-        for (Eigen::Index j = 0; j < p.cols(); ++j) tile_sum += static_cast<Real>(p(r, j));
-      } else {
+      if (narrow) {
         std::vector<float> row;
         for (Eigen::Index j = 0; j < p.cols(); ++j) row.push_back(static_cast<float>(p(r, j)));
-        tile_sum = static_cast<Real>(narrow_row_sum(*recipe_.row_sum_format, std::move(row)));
+        sums[i] = static_cast<Real>(narrow_row_sum(*recipe_.row_sum_format, std::move(row)));
       }
-      running.sum[i] = running.sum[i] * running.rescale[i] + tile_sum;
+      running.sum[i] = running.sum[i] * running.rescale[i] + sums[i];
     }
   }
 
@@ -270,7 +277,7 @@ class Head {
   const Recipe& recipe_;
   const Operands operands_;
   const Scores<Real> scores_;
-  const Accumulator pv_;
+  Accumulator pv_;
   const Real p_scale_;
   const Finish<Real> finish_;
   std::vector<Side> v_tiles_;
@@ -278,7 +285,7 @@ class Head {
 
 }  // namespace
 
-Output run_recipe(const Problem& problem, const Recipe& recipe, const format::Format& input_format) {
+Output run_recipe(const Problem& problem, const Recipe& recipe, const format::Format& input_format, mma::Path path) {
   const FpEnvironment environment;
   check_shapes(problem);
   validate(recipe);
@@ -287,8 +294,8 @@ Output run_recipe(const Problem& problem, const Recipe& recipe, const format::Fo
                                               recipe.name, problem.k.rows(), recipe.k_block));
   }
   const format::Format& o_format = recipe.o_format == nullptr ? input_format : *recipe.o_format;
-  if (recipe.softmax == Softmax::f64) return Head<double>(problem, recipe, o_format).run();
-  return Head<float>(problem, recipe, o_format).run();
+  if (recipe.softmax == Softmax::f64) return Head<double>(problem, recipe, o_format, path).run();
+  return Head<float>(problem, recipe, o_format, path).run();
 }
 
 Recipe with_exact_accumulators(const Recipe& recipe) {

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "attention/problem.h"
+#include "mma/tile.h"
 
 namespace qattn::attention {
 
@@ -12,6 +13,7 @@ namespace qattn::attention {
 struct Output {
   MatrixD o;
   std::vector<double> lse;
+  mma::PathUse steps = {};  ///< of a recipe's instructions in both products; none under other accumulators
 };
 
 /// softmax(sm_scale Q K^T + mask) V in float64. Each row streams over the keys: memory is O(N d). Sums run in

@@ -52,9 +52,49 @@ Real largest(const Real* values, std::int64_t count) {
 template float largest(const float*, std::int64_t);
 template double largest(const double*, std::int64_t);
 
+namespace {
+
+/// Rows side by side: an addition waits for the one before it in its row only.
+template <int kRows, class Real, class T>
+void add_rows(const T* first, Eigen::Index columns, Real* sums) {
+  Real running[kRows] = {};
+  for (Eigen::Index j = 0; j < columns; ++j) {
+    for (int r = 0; r < kRows; ++r) running[r] += static_cast<Real>(first[r * columns + j]);
+  }
+  std::copy_n(running, kRows, sums);
+}
+
+template <int kRows, class Real, class T>
+std::vector<Real> sums_of(const Matrix<T>& a) {
+  std::vector<Real> sums(static_cast<std::size_t>(a.rows()));
+  Eigen::Index row = 0;
+  for (; row + kRows <= a.rows(); row += kRows) add_rows<kRows>(a.data() + row * a.cols(), a.cols(), sums.data() + row);
+  for (; row < a.rows(); ++row) add_rows<1>(a.data() + row * a.cols(), a.cols(), sums.data() + row);
+  return sums;
+}
+
+}  // namespace
+
+template <class Real, class T>
+std::vector<Real> row_sums(const Matrix<T>& a) {
+  return sums_of<8, Real>(a);
+}
+
+template <class Real, class T>
+std::vector<Real> row_sums_plain(const Matrix<T>& a) {
+  return sums_of<1, Real>(a);
+}
+
+template std::vector<float> row_sums(const Matrix<float>&);
+template std::vector<double> row_sums(const Matrix<float>&);
+template std::vector<double> row_sums(const Matrix<double>&);
+template std::vector<float> row_sums_plain(const Matrix<float>&);
+template std::vector<double> row_sums_plain(const Matrix<float>&);
+template std::vector<double> row_sums_plain(const Matrix<double>&);
+
 Side left_tile(const Accumulator& accumulator, const Stored& stored, std::int64_t first, std::int64_t count) {
   if (by_value(accumulator, stored)) return left_side(accumulator, MatrixD(stored.values.middleRows(first, count)));
-  const MatrixCodes codes = stored.codes.middleRows(first, count);
+  const MatrixView<std::uint32_t> codes = stored.codes.middleRows(first, count);
   if (!accumulator.block_scaled()) return left_side(accumulator, *stored.format, codes);
   return left_side(accumulator, *stored.format, codes, stored.block_scales.middleRows(first, count));
 }
@@ -76,13 +116,14 @@ Side right_tile(const Accumulator& accumulator, const Stored& stored, std::int64
 }
 
 template <class Real>
-Scores<Real>::Scores(const Problem& problem, const Recipe& recipe, const Operands& operands)
+Scores<Real>::Scores(const Problem& problem, const Recipe& recipe, const Operands& operands, mma::Path path)
     : problem_(problem),
       recipe_(recipe),
       operands_(operands),
       accumulator_(resolve_accumulator(recipe.qk_accumulator, recipe.q, recipe.k)),
       logit_scale_(static_cast<Real>(logit_scale(operands.score_scale))),
       align_(causal_alignment(problem, recipe)) {
+  accumulator_.path = path;
   const std::int64_t keys = problem.k.rows();
   for (std::int64_t first = 0; first < keys; first += recipe.k_block) {
     const std::int64_t count = std::min<std::int64_t>(recipe.k_block, keys - first);
@@ -97,10 +138,11 @@ Side Scores<Real>::queries(std::int64_t first, std::int64_t rows) const {
 
 template <class Real>
 Matrix<Real> Scores<Real>::logits(std::int64_t first, std::int64_t rows, std::int64_t key, const Side& q,
-                                  std::vector<Real>* unmasked_max) const {
+                                  std::vector<Real>* unmasked_max, mma::PathUse* steps) const {
   const std::int64_t keys = std::min<std::int64_t>(recipe_.k_block, problem_.k.rows() - key);
   PartialSum sum(accumulator_, rows, keys);
   sum.add(q, k_tiles_[static_cast<std::size_t>(key / recipe_.k_block)], 0, problem_.q.cols());
+  if (steps != nullptr) *steps += sum.use();
   Matrix<Real> x;
   sum.read(x);
   for (std::int64_t r = 0; r < rows; ++r) {

@@ -230,17 +230,17 @@ void TileMultiplication::scaled_pass(Index row0, Index rows, Index block, Index 
 }
 
 void TileMultiplication::integer_steps(Index row0, Index rows, Index block) {
-  // 256 products of u8 stay below 2^24. Clamping happens after each instruction, wrapping may wait.
-  const Index depth = x.saturate ? x.k : std::max<Index>(x.k, 256 / x.k * x.k);
+  // Clamping happens after each instruction, wrapping may wait.
+  const Index depth = x.saturate ? x.k : steps * x.k;
   IntegerPass pass{};
   pass.rows = static_cast<std::size_t>(rows);
+  pass.depth = static_cast<std::size_t>(depth);
   pass.a_stride = static_cast<std::size_t>(a.padded_k);
   pass.c = tile;
   pass.saturate = x.saturate;
   for (Index k = 0; k < steps * x.k; k += depth) {
-    pass.depth = static_cast<std::size_t>(std::min(depth, steps * x.k - k));
-    pass.a = a.value32.get() + row0 * a.padded_k + a_k0 + k;
-    pass.b = b.value32.get() + (block * b.padded_k + b_k0 + k) * kColumns;
+    pass.a = a.words.get() + row0 * a.padded_k + a_k0 + k;
+    pass.b = b.words.get() + (block * b.padded_k + b_k0 + k) * kColumns;
     run(pass);
   }
 }

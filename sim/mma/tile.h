@@ -52,6 +52,12 @@ class Operand {
 struct PathUse {
   std::int64_t fast = 0;
   std::int64_t plain = 0;
+
+  PathUse& operator+=(const PathUse& other) {
+    fast += other.fast;
+    plain += other.plain;
+    return *this;
+  }
 };
 
 using CodeTile = Eigen::Ref<MatrixCodes, 0, Eigen::OuterStride<>>;

@@ -422,48 +422,71 @@ HWY_INLINE void add_integer(DI di, hn::Vec<DI> x, bool saturate, std::uint32_t* 
   hn::Store(sum, di, codes);
 }
 
-/// Two rows at a time, so that each load of B serves twice.
+#if HWY_ARCH_X86 && HWY_TARGET != HWY_SCALAR
+
+/// Rows together, so that each load of B serves them all; vpmaddwd.
 template <std::size_t kRows>
 HWY_INLINE void integer_rows(const IntegerPass& pass, std::size_t row) {
-  const hn::CappedTag<float, 16> d;
-  const hn::Rebind<std::int32_t, decltype(d)> di;
-  const std::size_t lanes = hn::Lanes(d);
-  const float* HWY_RESTRICT a0 = pass.a + row * pass.a_stride;
-  const float* HWY_RESTRICT a1 = kRows == 2 ? a0 + pass.a_stride : a0;
+  const hn::CappedTag<std::int32_t, 16> di;
+  const hn::Repartition<std::int16_t, decltype(di)> dw;
+  using V = hn::Vec<decltype(di)>;
+  const std::size_t lanes = hn::Lanes(di);
+  const std::int16_t* HWY_RESTRICT a = pass.a + row * pass.a_stride;
   for (std::size_t j = 0; j < kColumns; j += 4 * lanes) {
-    auto s00 = hn::Zero(d), s01 = hn::Zero(d), s02 = hn::Zero(d), s03 = hn::Zero(d);
-    auto s10 = hn::Zero(d), s11 = hn::Zero(d), s12 = hn::Zero(d), s13 = hn::Zero(d);
-    const float* HWY_RESTRICT b = pass.b + j;
-    for (std::size_t k = 0; k < pass.depth; ++k, b += kColumns) {
-      const auto b0 = hn::Load(d, b), b1 = hn::Load(d, b + lanes);
-      const auto b2 = hn::Load(d, b + 2 * lanes), b3 = hn::Load(d, b + 3 * lanes);
-      const auto x0 = hn::Set(d, a0[k]);
-      s00 = hn::MulAdd(x0, b0, s00);
-      s01 = hn::MulAdd(x0, b1, s01);
-      s02 = hn::MulAdd(x0, b2, s02);
-      s03 = hn::MulAdd(x0, b3, s03);
-      if constexpr (kRows == 2) {
-        const auto x1 = hn::Set(d, a1[k]);
-        s10 = hn::MulAdd(x1, b0, s10);
-        s11 = hn::MulAdd(x1, b1, s11);
-        s12 = hn::MulAdd(x1, b2, s12);
-        s13 = hn::MulAdd(x1, b3, s13);
+    V sums[kRows][4];
+    for (std::size_t r = 0; r < kRows; ++r) {
+      for (std::size_t v = 0; v < 4; ++v) sums[r][v] = hn::Zero(di);
+    }
+    V unused = hn::Zero(di);
+    const std::int16_t* HWY_RESTRICT b = pass.b + 2 * j;
+    for (std::size_t k = 0; k < pass.depth; k += 2, b += 2 * kColumns) {
+      hn::Vec<decltype(dw)> columns[4];
+      for (std::size_t v = 0; v < 4; ++v) columns[v] = hn::Load(dw, b + 2 * lanes * v);
+      for (std::size_t r = 0; r < kRows; ++r) {
+        std::int32_t two;
+        std::memcpy(&two, a + r * pass.a_stride + k, sizeof two);
+        const auto x = hn::BitCast(dw, hn::Set(di, two));
+        for (std::size_t v = 0; v < 4; ++v) {
+          sums[r][v] = hn::ReorderWidenMulAccumulate(di, x, columns[v], sums[r][v], unused);
+        }
       }
     }
-    std::uint32_t* c = pass.c + row * kColumns + j;
-    add_integer(di, hn::ConvertTo(di, s00), pass.saturate, c);
-    add_integer(di, hn::ConvertTo(di, s01), pass.saturate, c + lanes);
-    add_integer(di, hn::ConvertTo(di, s02), pass.saturate, c + 2 * lanes);
-    add_integer(di, hn::ConvertTo(di, s03), pass.saturate, c + 3 * lanes);
-    if constexpr (kRows == 2) {
-      c += kColumns;
-      add_integer(di, hn::ConvertTo(di, s10), pass.saturate, c);
-      add_integer(di, hn::ConvertTo(di, s11), pass.saturate, c + lanes);
-      add_integer(di, hn::ConvertTo(di, s12), pass.saturate, c + 2 * lanes);
-      add_integer(di, hn::ConvertTo(di, s13), pass.saturate, c + 3 * lanes);
+    for (std::size_t r = 0; r < kRows; ++r) {
+      for (std::size_t v = 0; v < 4; ++v) {
+        add_integer(di, sums[r][v], pass.saturate, pass.c + (row + r) * kColumns + j + lanes * v);
+      }
     }
   }
 }
+
+void run_integer(const IntegerPass& pass) {
+  std::size_t row = 0;
+  for (; row + 2 <= pass.rows; row += 2) integer_rows<2>(pass, row);
+  if (row < pass.rows) integer_rows<1>(pass, row);
+}
+
+#else
+
+void run_integer(const IntegerPass& pass) {
+  const hn::CappedTag<std::int32_t, 16> di;
+  for (std::size_t row = 0; row < pass.rows; ++row) {
+    HWY_ALIGN std::int32_t sums[kColumns] = {};
+    for (std::size_t k = 0; k < pass.depth; ++k) {
+      const std::int16_t* HWY_RESTRICT b = pass.b + 2 * (k / 2 * kColumns) + k % 2;
+      const int a = pass.a[row * pass.a_stride + k];
+      // Modulo 2^32, as the vector instructions are.
+      for (std::size_t j = 0; j < kColumns; ++j) {
+        const auto product = static_cast<std::uint32_t>(a * b[2 * j]);
+        sums[j] = static_cast<std::int32_t>(static_cast<std::uint32_t>(sums[j]) + product);
+      }
+    }
+    for (std::size_t j = 0; j < kColumns; j += hn::Lanes(di)) {
+      add_integer(di, hn::Load(di, sums + j), pass.saturate, pass.c + row * kColumns + j);
+    }
+  }
+}
+
+#endif  // HWY_ARCH_X86 && HWY_TARGET != HWY_SCALAR
 
 #if HWY_ARCH_X86 && HWY_TARGET == HWY_AVX3_DL
 
@@ -561,12 +584,6 @@ void run_fused_f32(const FusedPass<float, std::int8_t>& pass) {
 
 void run_fused_f64(const FusedPass<double, std::int16_t>& pass) {
   pass.type == AccumulatorType::f16 ? fused_pass<true>(pass) : fused_pass<false>(pass);
-}
-
-void run_integer(const IntegerPass& pass) {
-  std::size_t row = 0;
-  for (; row + 2 <= pass.rows; row += 2) integer_rows<2>(pass, row);
-  if (row < pass.rows) integer_rows<1>(pass, row);
 }
 
 /// Exact dot products of each group of 16, for the columns of one vector of doubles from column j on.

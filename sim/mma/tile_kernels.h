@@ -49,13 +49,13 @@ struct FusedPass {
   std::uint32_t* saved;  ///< [rows][kTileColumns]
 };
 
-/// Integer dot products in exact f32 arithmetic: depth * max|a| * max|b| must not exceed 2^24.
+/// Integer dot products of 16-bit lanes, two products an instruction lane. Sums are modulo 2^32.
 struct IntegerPass {
   std::size_t rows;
-  std::size_t depth;
-  const float* a;  ///< [rows][a_stride]
+  std::size_t depth;      ///< even
+  const std::int16_t* a;  ///< [rows][a_stride], values of at most 9 bits
   std::size_t a_stride;
-  const float* b;  ///< [depth][kTileColumns]
+  const std::int16_t* b;  ///< [depth / 2][kTileColumns][2]
   std::uint32_t* c;
   bool saturate;
 };

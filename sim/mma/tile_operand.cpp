@@ -40,7 +40,8 @@ bool has_fused_output(const Instruction& x) {
 TileLayout tile_layout(const Instruction& x) {
   switch (x.kind) {
     case Kind::integer_dot:
-      return has_byte_dot() && x.k % 4 == 0 ? TileLayout::bytes : TileLayout::integer;
+      if (has_byte_dot() && x.k % 4 == 0) return TileLayout::bytes;
+      return x.k % 2 == 0 ? TileLayout::integer : TileLayout::plain_only;
     case Kind::scaled_group_dot:
       return has_fused_output(x) && x.fusion.fraction_bits <= 35 ? TileLayout::scaled : TileLayout::plain_only;
     case Kind::fused_dot:
@@ -181,27 +182,53 @@ void OperandStorage::decode_values() {
   });
 }
 
+void OperandStorage::decode_words() {
+  const ValueTable& table = value_table(element_format());
+  const auto word = [&](std::uint32_t code) { return static_cast<std::int16_t>(table[code & 0xFF].value); };
+  if (side == Side::a) {
+    for (std::size_t i = 0; i < codes.size(); ++i) words[i] = word(codes[i]);
+    return;
+  }
+  for_columns(codes.data(), [&](Index block, Index position, const std::uint32_t* column) {
+    std::int16_t* to = words.get() + (block * (padded_k / 2) + position / 2) * 2 * kColumns + position % 2;
+    for (Index j = 0; j < kColumns; ++j) to[2 * j] = word(column[j]);
+  });
+}
+
 /// a b = (a' - p)(b' + q), so the sum of a' b' is corrected by -p times the sum of b in every column, and by q times
 /// the sum of a' in every row; p and q are 128 or 0.
 void OperandStorage::decode_bytes() {
   const ValueTable& table = value_table(element_format());
   const int p = instruction->a->has_sign ? 128 : 0, q = instruction->b->has_sign ? 0 : 128;
+  std::array<std::uint8_t, 256> stored;
+  std::array<std::int32_t, 256> correction;
+  for (std::size_t code = 0; code < 256; ++code) {
+    const int value = static_cast<int>(table[code].value);
+    stored[code] = static_cast<std::uint8_t>(side == Side::a ? value + p : value - q);
+    correction[code] = side == Side::a ? q * (value + p) : -p * value;
+  }
   const Index steps = padded_k / instruction->k;
   starts.assign(static_cast<std::size_t>(padded_rows() * steps), 0);
-  for (Index row = 0; row < padded_rows(); ++row) {
-    for (Index i = 0; i < padded_k; ++i) {
-      const std::uint32_t code = row < rows ? codes[static_cast<std::size_t>(row * padded_k + i)] & 0xFF : 0;
-      const int value = static_cast<int>(table[code].value);
-      const int stored = side == Side::a ? value + p : value - q;
-      const Index to = side == Side::a
-                           ? row * padded_k + i
-                           : (row / kColumns * (padded_k / 4) + i / 4) * 4 * kColumns + row % kColumns * 4 + i % 4;
-      bytes[static_cast<std::size_t>(to)] = static_cast<std::uint8_t>(stored);
-      const Index at = side == Side::a ? row * steps + i / instruction->k
-                                       : (row / kColumns * steps + i / instruction->k) * kColumns + row % kColumns;
-      starts[static_cast<std::size_t>(at)] += side == Side::a ? q * stored : -p * value;
+  if (side == Side::a) {
+    for (Index i = 0; i < rows * padded_k; ++i) {
+      const std::size_t code = codes[static_cast<std::size_t>(i)] & 0xFF;
+      bytes[static_cast<std::size_t>(i)] = stored[code];
     }
+    if (q == 0) return;
+    for (Index i = 0; i < rows * padded_k; ++i) {
+      starts[static_cast<std::size_t>(i / instruction->k)] += correction[codes[static_cast<std::size_t>(i)] & 0xFF];
+    }
+    return;
   }
+  for_columns(codes.data(), [&](Index block, Index position, const std::uint32_t* column) {
+    std::uint8_t* to = bytes.get() + (block * (padded_k / 4) + position / 4) * 4 * kColumns + position % 4;
+    std::int32_t* start = starts.data() + (block * steps + position / instruction->k) * kColumns;
+    for (Index j = 0; j < kColumns; ++j) {
+      const std::size_t code = column[j] & 0xFF;
+      to[4 * j] = stored[code];
+      start[j] += correction[code];
+    }
+  });
 }
 
 void OperandStorage::decode() {
@@ -213,6 +240,10 @@ void OperandStorage::decode() {
   if (layout == TileLayout::bytes) {
     bytes = make_buffer<std::uint8_t>(elements);
     return decode_bytes();
+  }
+  if (layout == TileLayout::integer) {
+    words = make_buffer<std::int16_t>(elements);
+    return decode_words();
   }
   if (layout == TileLayout::fused_f64) {
     value64 = make_buffer<double>(values);

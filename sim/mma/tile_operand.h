@@ -16,7 +16,7 @@ enum class TileLayout : std::uint8_t {
   plain_only,
   fused_f32,
   fused_f64,
-  integer,  ///< as floats
+  integer,  ///< 16-bit lanes
   bytes,    ///< as bytes, for the integer dot product of the SIMD target that is in use
   scaled
 };
@@ -46,6 +46,7 @@ struct OperandStorage {
   Buffer<std::int8_t> exponent8;
   Buffer<std::int16_t> exponent16;
   Buffer<std::uint8_t> offset;  ///< side a: kTileColumns where negative
+  Buffer<std::int16_t> words;   ///< layout integer: [rows][k], or [blocks][k / 2][64][2]
   Buffer<std::uint8_t> bytes;   ///< layout bytes: [rows][k], or s8 [blocks][k / 4][64][4]
   std::vector<std::int32_t>
       starts;  ///< what the bytes' offset takes off, by instruction: [rows][steps] or [blocks][steps][64]
@@ -69,6 +70,7 @@ struct OperandStorage {
   template <class T, class E>
   void decode_fused(T* values, E* exponents);
   void decode_values();
+  void decode_words();
   void decode_bytes();
   void apply_scales();
   void decode_group_scales();
