@@ -2,7 +2,10 @@
 #include <benchmark/benchmark.h>
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <string_view>
+#include <thread>
+#include <vector>
 
 #include "attention/pipeline.h"
 #include "attention/reference.h"
@@ -29,7 +32,9 @@ std::int64_t multiply_adds(std::int64_t tokens, std::int64_t head_dim) { return 
 void recipe_head(benchmark::State& state, std::string_view name) {
   const attention::Recipe recipe = lab::load_recipe(name);
   const attention::Problem problem = normal_problem(state.range(0), state.range(1));
-  for (auto _ : state) benchmark::DoNotOptimize(attention::run_recipe(problem, recipe, format::kFP16));
+  mma::PathUse steps;
+  for (auto _ : state) steps = attention::run_recipe(problem, recipe, format::kFP16).steps;
+  state.counters["plain_steps"] = static_cast<double>(steps.plain);
   state.SetItemsProcessed(state.iterations() * multiply_adds(state.range(0), state.range(1)));
 }
 
@@ -59,17 +64,26 @@ void reference_head(benchmark::State& state) {
   state.SetItemsProcessed(state.iterations() * multiply_adds(state.range(0), state.range(1)));
 }
 
+/// `heads` heads of one problem, as a layer has them, one in flight on each thread.
 void heads_on_threads(benchmark::State& state, std::string_view name) {
-  constexpr std::int64_t kTokens = 1024;
-  constexpr std::int64_t kHeadDim = 64;
+  const std::int64_t heads = state.range(0);
   const attention::Recipe recipe = lab::load_recipe(name);
-  const attention::Problem problem = normal_problem(kTokens, kHeadDim);
+  const attention::Problem problem = normal_problem(state.range(1), state.range(2));
   for (auto _ : state) {
-    parallel_for(state.range(0), static_cast<int>(state.range(1)), [&](std::int64_t) {
+    parallel_for(heads, static_cast<int>(state.range(3)), [&](std::int64_t) {
       benchmark::DoNotOptimize(attention::run_recipe(problem, recipe, format::kFP16));
     });
   }
-  state.SetItemsProcessed(state.iterations() * state.range(0) * multiply_adds(kTokens, kHeadDim));
+  state.SetItemsProcessed(state.iterations() * heads * multiply_adds(state.range(1), state.range(2)));
+}
+
+/// 1, 2, 4, ... and all cores.
+std::vector<std::int64_t> thread_counts() {
+  const auto cores = static_cast<std::int64_t>(std::max(1U, std::thread::hardware_concurrency()));
+  std::vector<std::int64_t> counts;
+  for (std::int64_t threads = 1; threads < cores; threads *= 2) counts.push_back(threads);
+  counts.push_back(cores);
+  return counts;
 }
 
 }  // namespace
@@ -100,7 +114,12 @@ void register_attention() {
   auto* spread = benchmark::RegisterBenchmark("threads/sage2-8b",
                                               [](benchmark::State& state) { heads_on_threads(state, "sage2-8b"); });
   spread->Unit(benchmark::kMillisecond)->UseRealTime();
-  for (const std::int64_t threads : {1, 2, 4, 8}) spread->Args({8, threads});
+  for (const std::int64_t threads : thread_counts()) spread->Args({32, 1024, 64, threads});
+  // One layer of a video model: a minute of one core, so once.
+  auto* layer = benchmark::RegisterBenchmark("layer/sage2-8b",
+                                             [](benchmark::State& state) { heads_on_threads(state, "sage2-8b"); });
+  layer->Unit(benchmark::kSecond)->UseRealTime()->Iterations(1)->Repetitions(1);
+  for (const std::int64_t threads : thread_counts()) layer->Args({30, 17776, 64, threads});
 }
 
 }  // namespace qattn::bench

@@ -53,7 +53,7 @@ void register_memory() {
   for (const std::string_view name : {"sage2-8b", "fa2-fp16"}) {
     auto* memory = benchmark::RegisterBenchmark(fmt::format("memory/{}", name).c_str(),
                                                 [name](benchmark::State& state) { head_memory(state, name); });
-    memory->Iterations(1)->Unit(benchmark::kMillisecond);
+    memory->Iterations(1)->Repetitions(1)->Unit(benchmark::kMillisecond);
     for (const std::int64_t tokens : {1024, 4096, 16384, 32768}) memory->Args({tokens, 64});
   }
 }

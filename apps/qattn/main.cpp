@@ -9,11 +9,13 @@
 #include <cstdio>
 #include <exception>
 #include <new>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "base/error.h"
+#include "base/simd_target.h"
 #include "command.h"
 #include "lab/provenance.h"
 #include "options.h"
@@ -66,7 +68,9 @@ int run(int argc, char** argv) {
   app.require_subcommand(1);
   app.footer(
       "Exit status: 0 done and passed; 1 a check failed or NaN/Inf was met; 2 usage or configuration; 3 input "
-      "unreadable or output not writable; 4 internal fault.");
+      "unreadable or output not writable; 4 internal fault.\n"
+      "QATTN_SIMD=AVX2 (or another target of this machine) in the environment keeps to that instruction set; no result "
+      "depends on it.");
   cli::Action action;
   for (const cli::AddCommand add : cli::kCommands) add(app, action);
   try {
@@ -76,6 +80,8 @@ int run(int argc, char** argv) {
   } catch (const CLI::ParseError& e) {
     return end_of_parsing(app, e, argc > 1 ? argv[1] : "");
   }
+  std::optional<ForcedSimdTarget> forced;
+  if (const auto target = requested_simd_target()) forced.emplace(*target);
   return action();
 }
 

@@ -1,5 +1,8 @@
 // Every subcommand end to end: what scripts rely on.
+#include <cstdlib>
+
 #include "apps/tiny_dump.h"
+#include "base/simd_target.h"
 #include "program.h"
 #include "support/catch.h"
 
@@ -52,6 +55,32 @@ TEST_CASE("rows are the same bytes with 1 and 2 threads") {
   const std::string one = rows("1");
   CHECK(one.size() > 1000);
   CHECK(one == rows("2"));
+}
+
+TEST_CASE("rows are the same bytes on every SIMD target that QATTN_SIMD names, and no other name is taken") {
+  const ScratchFolder folder;
+  write_tiny_dump(folder / "a.h5", {"layer_00"}, {1, 2, 1, 70, 32});
+  const std::string command = "run " + folder / "a.h5" + " --recipe sage2-8b fa2-fp16 sage3-nvfp4 int8-token --json";
+  const std::string usual = run(folder, command).out;
+  const std::string rows = usual.substr(usual.find("\"rows\""));
+  CHECK(rows.size() > 1000);
+  for (const std::int64_t target : simd_targets()) {
+    const std::string name(simd_target_name(target));
+    INFO(name);
+    setenv("QATTN_SIMD", name.c_str(), 1);
+    const Outcome outcome = run(folder, command);
+    unsetenv("QATTN_SIMD");
+    REQUIRE(outcome.status == 0);
+    CHECK(json_of(outcome)["context"]["simd"] == name);
+    CHECK(outcome.out.substr(outcome.out.find("\"rows\"")) == rows);
+  }
+  setenv("QATTN_SIMD", "MMX", 1);
+  const Outcome unknown = run(folder, command);
+  unsetenv("QATTN_SIMD");
+  CHECK(unknown.status == 2);
+  CHECK(testing::is_one_line(unknown.err));
+  CHECK(unknown.err.find("QATTN_SIMD=MMX is no SIMD target of this machine; it has") != std::string::npos);
+  CHECK(unknown.out.empty());
 }
 
 TEST_CASE("run takes several files and a folder, filters, and overrides that show in the recipe") {
