@@ -14,8 +14,8 @@
 namespace qattn::io {
 namespace {
 
-/// q, k and v of the call in hand.
-constexpr std::size_t kKeptArrays = 3;
+/// Compressed arrays whose index is kept: q, k, v, o and more of the call in hand and the next.
+constexpr std::size_t kKeptIndices = 12;
 constexpr std::uint64_t kLargestHeader = 65536;
 
 /// The value of `key` in the header's Python dictionary, as text up to the key's end; nothing when it is absent.
@@ -213,41 +213,51 @@ ArrayInfo NpzFile::info(const std::string& name) const {
   return info;
 }
 
-std::vector<std::byte> NpzFile::load(const std::string& name) const {
-  const std::string where = place(path(), name);
+std::shared_ptr<const ZipFile::Index> NpzFile::index_of(const std::string& name) const {
   const Entry& found = entry(name);
-  const ArrayInfo known = info(name);
-  const std::int64_t elements = element_count(found.shape, known.element_bytes, where);
-  const std::uint64_t expected = static_cast<std::uint64_t>(elements) * known.element_bytes;
-  if (found.member->bytes < found.data_offset || found.member->bytes - found.data_offset != expected) {
-    fail(where, "shape " + to_text(found.shape) + " of '" + found.descr + "' does not take the " +
-                    std::to_string(found.member->bytes) + " bytes it has; the array is damaged");
+  const std::lock_guard<std::mutex> guard(mutex_);
+  std::shared_ptr<const ZipFile::Index>& index = indices_[name];
+  if (index == nullptr) index = zip_.index(*found.member);
+  if (!found.member->deflated) return index;
+  const std::shared_ptr<const ZipFile::Index> result = index;
+  recent_.remove(name);
+  recent_.push_front(name);
+  if (recent_.size() > kKeptIndices) {
+    indices_.erase(recent_.back());
+    recent_.pop_back();
   }
-  std::vector<std::byte> bytes = zip_.read(*found.member);
-  bytes.erase(bytes.begin(), bytes.begin() + static_cast<std::ptrdiff_t>(found.data_offset));
-  if (found.descr.front() == '>') reverse_each(bytes, known.element_bytes);
-  return found.fortran_order ? to_c_order(bytes, found.shape, known.element_bytes) : bytes;
+  return result;
 }
 
 Array NpzFile::read(const std::string& name, const std::vector<std::int64_t>& start,
                     const std::vector<std::int64_t>& count) const {
   const std::string where = place(path(), name);
+  const Entry& found = entry(name);
   Array block{info(name), {}};
-  check_block(block.info, start, count, where);
-  const std::int64_t elements = element_count(count, block.info.element_bytes, where);
-  const std::lock_guard<std::mutex> guard(mutex_);
-  auto kept = std::find_if(recent_.begin(), recent_.end(), [&](const auto& array) { return array.first == name; });
-  if (kept == recent_.end()) {
-    recent_.emplace_front(name, load(name));
-    if (recent_.size() > kKeptArrays) recent_.pop_back();
-  } else {
-    recent_.splice(recent_.begin(), recent_, kept);
+  const std::size_t element_bytes = block.info.element_bytes;
+  const std::int64_t elements = element_count(found.shape, element_bytes, where);
+  const std::uint64_t expected = static_cast<std::uint64_t>(elements) * element_bytes;
+  if (found.member->bytes < found.data_offset || found.member->bytes - found.data_offset != expected) {
+    fail(where, "shape " + to_text(found.shape) + " of '" + found.descr + "' does not take the " +
+                    std::to_string(found.member->bytes) + " bytes it has; the array is damaged");
   }
-  const std::vector<std::byte>& whole = recent_.front().second;
-  block.bytes.resize(static_cast<std::size_t>(elements) * block.info.element_bytes);
-  for_each_run(block.info, start, count, [&](std::size_t source, std::size_t target, std::size_t bytes) {
-    std::memcpy(block.bytes.data() + target, whole.data() + source, bytes);
+  check_block(block.info, start, count, where);
+  // Fortran order is C order of the dimensions from last to first.
+  ArrayInfo stored = block.info;
+  std::vector<std::int64_t> first = start, size = count;
+  if (found.fortran_order) {
+    for (std::vector<std::int64_t>* dimensions : {&stored.shape, &first, &size}) {
+      std::reverse(dimensions->begin(), dimensions->end());
+    }
+  }
+  block.bytes.resize(static_cast<std::size_t>(element_count(count, element_bytes, where)) * element_bytes);
+  const std::shared_ptr<const ZipFile::Index> index = index_of(name);
+  ZipFile::Reader reader(zip_, *found.member, *index);
+  for_each_run(stored, first, size, [&](std::size_t source, std::size_t target, std::size_t bytes) {
+    reader.read(found.data_offset + source, std::span(block.bytes).subspan(target, bytes));
   });
+  if (found.descr.front() == '>') reverse_each(block.bytes, element_bytes);
+  if (found.fortran_order) block.bytes = to_c_order(block.bytes, count, element_bytes);
   block.info.shape = count;
   return block;
 }

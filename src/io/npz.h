@@ -3,6 +3,7 @@
 
 #include <list>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <string>
 #include <vector>
@@ -13,8 +14,10 @@
 namespace qattn::io {
 
 /// Entries of one element (numbers, booleans, strings) are attributes (see attributes_in_force()), all others arrays.
-/// An array is read whole, checked, and kept while it is among the last few used: dumps that do not fit the memory
-/// belong in HDF5 or safetensors. Source of the layout: NumPy's documentation, numpy.lib.format.
+/// An array is gone through once to check it, then read block by block; it is never in memory as a whole. Compressed
+/// arrays are inflated again from the nearest of some hundred places, so blocks that scatter over the whole array (a
+/// head under NHD, or in Fortran order) cost a pass over it each. Source of the layout: NumPy's documentation,
+/// numpy.lib.format.
 class NpzFile : public ArrayFile {
  public:
   explicit NpzFile(const std::string& path);
@@ -37,13 +40,15 @@ class NpzFile : public ArrayFile {
   Entry read_header(const ZipFile::Member& member) const;
   AttributeValue read_scalar(const Entry& entry) const;
   const Entry& entry(const std::string& path) const;
-  std::vector<std::byte> load(const std::string& path) const;
+  /// The member's index; those of the last few compressed arrays are kept, and all others'.
+  std::shared_ptr<const ZipFile::Index> index_of(const std::string& path) const;
 
   ZipFile zip_;
   std::map<std::string, Entry> entries_;
   Attributes scalars_;
   mutable std::mutex mutex_;
-  mutable std::list<std::pair<std::string, std::vector<std::byte>>> recent_;  ///< most recent first, guarded by mutex_
+  mutable std::map<std::string, std::shared_ptr<const ZipFile::Index>> indices_;  ///< guarded by mutex_
+  mutable std::list<std::string> recent_;  ///< compressed arrays among them, most recent first; guarded by mutex_
 };
 
 }  // namespace qattn::io

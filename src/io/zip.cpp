@@ -4,7 +4,7 @@
 #include <zlib.h>
 
 #include <algorithm>
-#include <limits>
+#include <iterator>
 #include <memory>
 #include <set>
 
@@ -75,45 +75,118 @@ void apply_zip64(ZipFile::Member& member, const std::vector<std::byte>& extra, c
   }
 }
 
-/// zlib's state for raw deflate data, freed on every way out.
-struct Inflater {
-  Inflater() { ready = inflateInit2(&stream, -MAX_WBITS) == Z_OK; }
-  ~Inflater() { inflateEnd(&stream); }
-  Inflater(const Inflater&) = delete;
-  Inflater& operator=(const Inflater&) = delete;
-  z_stream stream{};
-  bool ready = false;
+/// Data are read, inflated and thrown away in pieces of this size.
+constexpr std::uint64_t kPiece = std::uint64_t{1} << 18;
+/// Deflate looks back so far.
+constexpr std::size_t kHistory = 32768;
+/// Places where inflating can begin in a member: so many at most, and no closer together than this.
+constexpr std::uint64_t kMostPlaces = 128, kClosestPlaces = std::uint64_t{1} << 20;
+
+/// Where inflating can begin: at the end of a deflate block.
+struct Place {
+  std::uint64_t bytes = 0;   ///< of inflated data before it
+  std::uint64_t stored = 0;  ///< bytes of the file before it, of which the last may be in use
+  int bits = 0;              ///< of that last byte, which belong to what follows
+  std::vector<std::byte> history;
 };
 
-/// Inflates the first `count` bytes of the data at `offset`.
-std::vector<std::byte> inflate_member(const InputFile& file, std::uint64_t offset, const ZipFile::Member& member,
-                                      std::uint64_t count, const std::string& where) {
-  constexpr std::uint64_t kPiece = std::uint64_t{1} << 18;
-  std::vector<std::byte> result(count);
-  Inflater inflater;
-  if (!inflater.ready) throw Error(ErrorKind::internal, where + ": zlib cannot start");
-  std::vector<std::byte> input;
-  std::uint64_t consumed = 0, produced = 0;
-  while (produced < count) {
-    if (inflater.stream.avail_in == 0) {
-      input = file.read(offset + consumed, std::min(kPiece, member.stored_bytes - consumed));
-      consumed += input.size();
-      inflater.stream.next_in = reinterpret_cast<Bytef*>(input.data());
-      inflater.stream.avail_in = static_cast<uInt>(input.size());
+}  // namespace
+
+/// Inflates raw deflate data forward from some place on.
+class Inflation {
+ public:
+  Inflation(const InputFile& file, std::uint64_t data_offset, const ZipFile::Member& member, const Place* from)
+      : file_(file), data_offset_(data_offset), member_(member) {
+    if (inflateInit2(&stream_, -MAX_WBITS) != Z_OK) {
+      throw Error(ErrorKind::internal, place(file.path(), member.name) + ": zlib cannot start");
     }
-    const std::uint64_t room = std::min(count - produced, kPiece);
-    inflater.stream.next_out = reinterpret_cast<Bytef*>(result.data() + produced);
-    inflater.stream.avail_out = static_cast<uInt>(room);
-    const int status = inflate(&inflater.stream, Z_NO_FLUSH);
-    produced += room - inflater.stream.avail_out;
-    if (status == Z_STREAM_END || (status != Z_OK && status != Z_BUF_ERROR)) break;
-    if (inflater.stream.avail_in == 0 && consumed == member.stored_bytes && inflater.stream.avail_out == room) break;
+    if (from == nullptr) return;
+    position_ = from->bytes;
+    consumed_ = from->stored;
+    if (from->bits != 0) {
+      const std::vector<std::byte> last = file.read(data_offset + from->stored - 1, 1);
+      inflatePrime(&stream_, from->bits, std::to_integer<int>(last[0]) >> (8 - from->bits));
+    }
+    inflateSetDictionary(&stream_, reinterpret_cast<const Bytef*>(from->history.data()),
+                         static_cast<uInt>(from->history.size()));
   }
-  if (produced != count) fail(where, "is truncated or damaged: it inflates to " + std::to_string(produced) + " bytes");
-  return result;
+  ~Inflation() { inflateEnd(&stream_); }
+  Inflation(const Inflation&) = delete;
+  Inflation& operator=(const Inflation&) = delete;
+
+  std::uint64_t position() const { return position_; }
+
+  /// The next bytes, up to as many as `out` takes; with `to_block` no further than the end of the deflate block. Fewer
+  /// at the end of the data and where it is damaged.
+  std::size_t next(std::span<std::byte> out, bool to_block = false) {
+    std::size_t got = 0;
+    while (got < out.size()) {
+      if (stream_.avail_in == 0) refill();
+      const std::size_t room = std::min<std::size_t>(out.size() - got, kPiece);
+      stream_.next_out = reinterpret_cast<Bytef*>(out.data() + got);
+      stream_.avail_out = static_cast<uInt>(room);
+      const int status = inflate(&stream_, to_block ? Z_BLOCK : Z_NO_FLUSH);
+      got += room - stream_.avail_out;
+      position_ += room - stream_.avail_out;
+      const bool no_more = stream_.avail_in == 0 && consumed_ == member_.stored_bytes && stream_.avail_out == room;
+      ended_ = no_more || status == Z_STREAM_END || (status != Z_OK && status != Z_BUF_ERROR);
+      if (ended_ || (to_block && at_block_end())) break;
+    }
+    return got;
+  }
+
+  /// Nothing more comes.
+  bool ended() const { return ended_; }
+
+  bool at_block_end() const { return (stream_.data_type & 128) != 0 && (stream_.data_type & 64) == 0; }
+
+  /// The place at the end of the block.
+  Place here() {
+    Place found{position_, consumed_ - stream_.avail_in, stream_.data_type & 7, std::vector<std::byte>(kHistory)};
+    uInt size = 0;
+    inflateGetDictionary(&stream_, reinterpret_cast<Bytef*>(found.history.data()), &size);
+    found.history.resize(size);
+    return found;
+  }
+
+ private:
+  void refill() {
+    input_.resize(static_cast<std::size_t>(std::min(kPiece, member_.stored_bytes - consumed_)));
+    file_.read(data_offset_ + consumed_, input_);
+    consumed_ += input_.size();
+    stream_.next_in = reinterpret_cast<Bytef*>(input_.data());
+    stream_.avail_in = static_cast<uInt>(input_.size());
+  }
+
+  const InputFile& file_;
+  std::uint64_t data_offset_;
+  const ZipFile::Member& member_;
+  z_stream stream_{};
+  std::vector<std::byte> input_;
+  std::uint64_t consumed_ = 0;  ///< stored bytes that have been read
+  std::uint64_t position_ = 0;
+  bool ended_ = false;
+};
+
+namespace {
+
+[[noreturn]] void fail_short(const std::string& where, std::uint64_t bytes) {
+  fail(where, "is truncated or damaged: it inflates to " + std::to_string(bytes) + " bytes");
 }
 
 }  // namespace
+
+class ZipFile::Index {
+ public:
+  std::vector<Place> places;  ///< ascending
+
+  /// The last place at or before `offset`; null: the beginning.
+  const Place* before(std::uint64_t offset) const {
+    const auto after = std::upper_bound(places.begin(), places.end(), offset,
+                                        [](std::uint64_t at, const Place& found) { return at < found.bytes; });
+    return after == places.begin() ? nullptr : &*std::prev(after);
+  }
+};
 
 ZipFile::ZipFile(const std::string& path) : file_(path) {
   const Directory directory = find_directory(file_);
@@ -170,14 +243,69 @@ std::vector<std::byte> ZipFile::read_prefix(const Member& member, std::uint64_t 
   const std::uint64_t offset = data_offset(member);
   const std::uint64_t wanted = std::min(count, member.bytes);
   if (!member.deflated) return file_.read(offset, wanted);
-  return inflate_member(file_, offset, member, wanted, place(path(), member.name));
+  std::vector<std::byte> bytes(static_cast<std::size_t>(wanted));
+  Inflation inflation(file_, offset, member, nullptr);
+  if (inflation.next(bytes) != wanted) fail_short(place(path(), member.name), inflation.position());
+  return bytes;
 }
 
 std::vector<std::byte> ZipFile::read(const Member& member) const {
   std::vector<std::byte> bytes = read_prefix(member, member.bytes);
-  uLong crc = crc32_z(0, reinterpret_cast<const Bytef*>(bytes.data()), bytes.size());
-  if (crc != member.crc) fail(place(path(), member.name), "is damaged: its checksum does not match");
+  check_crc(member, crc32_z(0, reinterpret_cast<const Bytef*>(bytes.data()), bytes.size()));
   return bytes;
+}
+
+void ZipFile::check_crc(const Member& member, std::uint64_t crc) const {
+  if (crc != member.crc) fail(place(path(), member.name), "is damaged: its checksum does not match");
+}
+
+std::shared_ptr<const ZipFile::Index> ZipFile::index(const Member& member) const {
+  const std::uint64_t offset = data_offset(member), spacing = std::max(kClosestPlaces, member.bytes / kMostPlaces);
+  auto index = std::make_shared<Index>();
+  std::vector<std::byte> piece(kPiece);
+  Inflation inflation(file_, offset, member, nullptr);
+  uLong crc = crc32_z(0, nullptr, 0);
+  for (std::uint64_t done = 0, last = 0; done < member.bytes;) {
+    const auto wanted = static_cast<std::size_t>(std::min<std::uint64_t>(kPiece, member.bytes - done));
+    std::size_t got = wanted;
+    if (member.deflated) {
+      got = inflation.next(std::span(piece).first(wanted), true);
+      if (got == 0 && inflation.ended()) fail_short(place(path(), member.name), inflation.position());
+    } else {
+      file_.read(offset + done, std::span(piece).first(wanted));
+    }
+    crc = crc32_z(crc, reinterpret_cast<const Bytef*>(piece.data()), got);
+    done += got;
+    if (member.deflated && inflation.at_block_end() && done - last >= spacing) {
+      index->places.push_back(inflation.here());
+      last = done;
+    }
+  }
+  check_crc(member, crc);
+  return index;
+}
+
+ZipFile::Reader::Reader(const ZipFile& zip, const Member& member, const Index& index)
+    : zip_(zip), member_(member), index_(index), data_offset_(zip.data_offset(member)) {}
+
+ZipFile::Reader::~Reader() = default;
+
+void ZipFile::Reader::read(std::uint64_t offset, std::span<std::byte> bytes) {
+  if (!member_.deflated) return zip_.file_.read(data_offset_ + offset, bytes);
+  const Place* from = index_.before(offset);
+  const std::uint64_t reach = from == nullptr ? 0 : from->bytes;
+  if (inflation_ == nullptr || inflation_->position() > offset || inflation_->position() < reach) {
+    inflation_ = std::make_unique<Inflation>(zip_.file_, data_offset_, member_, from);
+  }
+  std::vector<std::byte> passed(static_cast<std::size_t>(std::min(kPiece, offset - inflation_->position())));
+  while (inflation_->position() < offset) {
+    const std::uint64_t left = offset - inflation_->position();
+    const auto count = static_cast<std::size_t>(std::min<std::uint64_t>(left, passed.size()));
+    if (inflation_->next(std::span(passed).first(count)) == 0) break;
+  }
+  if (inflation_->position() != offset || inflation_->next(bytes) != bytes.size()) {
+    fail_short(place(zip_.path(), member_.name), inflation_->position());
+  }
 }
 
 }  // namespace qattn::io

@@ -1,8 +1,14 @@
 // npz and safetensors: files that numpy 2 and the safetensors library 0.8 wrote (data/numpy_*.npz,
 // data/library.safetensors), with values that Python printed from the same arrays; then hostile ones made by hand.
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
 #include <zlib.h>
 
 #include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <functional>
 
 #include "io/dump.h"
 #include "io/npz.h"
@@ -335,6 +341,127 @@ TEST_CASE("an archive cut anywhere is refused, and no flipped byte of an array g
     }
   }
 }
+
+// ---- Dumps that are larger than what reading them takes ----
+
+constexpr std::int64_t kHeads = 24, kTokens = 8192, kChannels = 64;
+constexpr std::int64_t kHeadElements = kTokens * kChannels;
+constexpr double kHeadMegabytes = static_cast<double>(kHeadElements) * 2 / (1 << 20);
+
+std::uint64_t large_code(std::int64_t head, std::int64_t i) {
+  return static_cast<std::uint64_t>((head * 100003 + i / 7) & 0x3ff);
+}
+
+/// [1, heads, tokens, channels] as FP16; in NHD [1, tokens, heads, channels].
+std::string large_array(bool nhd) {
+  std::string bytes(static_cast<std::size_t>(2 * kHeads * kHeadElements), '\0');
+  for (std::int64_t head = 0; head < kHeads; ++head) {
+    for (std::int64_t i = 0; i < kHeadElements; ++i) {
+      const std::int64_t token = i / kChannels, channel = i % kChannels;
+      const std::int64_t place = nhd ? (token * kHeads + head) * kChannels + channel : head * kHeadElements + i;
+      const std::uint64_t code = large_code(head, i);
+      bytes[static_cast<std::size_t>(2 * place)] = static_cast<char>(code & 0xff);
+      bytes[static_cast<std::size_t>(2 * place + 1)] = static_cast<char>(code >> 8);
+    }
+  }
+  return bytes;
+}
+
+void write_hdf5(const std::string& path, Layout layout) {
+  DumpWriter writer(path, {}, layout);
+  writer.begin_call("a");
+  Tensor head = make_tensor(format::kFP16, {kTokens, kChannels});
+  for (const char* name : {"q", "k", "v"}) {
+    writer.create("a", name, format::kFP16, {1, kHeads, kTokens, kChannels});
+    for (std::int64_t h = 0; h < kHeads; ++h) {
+      for (std::int64_t i = 0; i < kHeadElements; ++i) head.set_code(i, large_code(h, i));
+      writer.write_head("a", name, 0, h, head);
+    }
+  }
+  writer.commit();
+}
+
+void write_safetensors(const std::string& path, const std::string& array) {
+  std::string header = "{";
+  for (std::size_t i = 0; i < 3; ++i) {
+    header += std::string(i == 0 ? "\"" : ",\"") + "qkv"[i] + "\":{\"dtype\":\"F16\",\"shape\":[1,24,8192,64]," +
+              "\"data_offsets\":[" + std::to_string(i * array.size()) + "," + std::to_string((i + 1) * array.size()) +
+              "]}";
+  }
+  header += "}";
+  std::ofstream file(path, std::ios::binary);
+  file << little_endian(header.size(), 8) << header;
+  for (int i = 0; i < 3; ++i) file << array;
+}
+
+void write_npz(const std::string& path, bool nhd, bool deflate) {
+  const std::string shape = nhd ? "(1, 8192, 24, 64)" : "(1, 24, 8192, 64)";
+  std::vector<Member> members = three(npy("<f2", shape, large_array(nhd)), deflate);
+  if (nhd) members.push_back({"layout.npy", npy("<U3", "()", std::string("N\0\0\0H\0\0\0D\0\0\0", 12))});
+  spill(path, zip(members));
+}
+
+/// Reads heads of all three arrays one by one, the last ones first; whether all codes are right.
+bool heads_are_right(const std::string& path, std::int64_t stride) {
+  const DumpReader dump(path);
+  for (std::int64_t h = kHeads - 1; h >= 0; h -= stride) {
+    for (const char* name : {"q", "k", "v"}) {
+      const Tensor head = dump.read_head(dump.calls()[0], name, 0, h);
+      for (std::int64_t i = 0; i < kHeadElements; ++i) {
+        if (head.code(i) != large_code(h, i)) return false;
+      }
+    }
+  }
+  return true;
+}
+
+/// The peak of the resident set, in MB, of a child process in which `body` is true; negative when it is not.
+double peak_megabytes(const std::function<bool()>& body) {
+  const pid_t child = fork();
+  if (child == 0) {
+    bool good = false;
+    try {
+      good = body();
+    } catch (...) {
+    }
+    _exit(good ? 0 : 1);
+  }
+  int status = 0;
+  rusage usage{};
+  if (child < 0 || wait4(child, &status, 0, &usage) != child || status != 0) return -1;
+  return static_cast<double>(usage.ru_maxrss) / 1024;
+}
+
+#ifndef QATTN_SANITIZED
+TEST_CASE("a dump is read head by head in memory that does not grow with it") {
+  struct Kind {
+    const char* file;
+    std::function<void(const std::string&)> write;
+    std::int64_t stride;  ///< of the heads read; a compressed array in NHD order is gone through for each
+  };
+  const Kind kinds[] = {
+      {"a.h5", [](const std::string& path) { write_hdf5(path, Layout::hnd); }, 1},
+      {"nhd.h5", [](const std::string& path) { write_hdf5(path, Layout::nhd); }, 1},
+      {"a.safetensors", [](const std::string& path) { write_safetensors(path, large_array(false)); }, 1},
+      {"stored.npz", [](const std::string& path) { write_npz(path, false, false); }, 1},
+      {"deflated.npz", [](const std::string& path) { write_npz(path, false, true); }, 1},
+      {"nhd.npz", [](const std::string& path) { write_npz(path, true, true); }, 8},
+  };
+  const ScratchFolder folder;
+  for (const Kind& kind : kinds) {
+    INFO(kind.file);
+    const std::string path = folder / kind.file;
+    // Written in a child too, whose freed memory does not serve the reader.
+    REQUIRE(peak_megabytes([&] { return kind.write(path), true; }) > 0);
+    const double idle = peak_megabytes([] { return true; });
+    const double reading = peak_megabytes([&] { return heads_are_right(path, kind.stride); });
+    REQUIRE(reading > 0);
+    // An array has 24 MB, the dump 72.
+    CHECK(reading - idle < 10 * kHeadMegabytes);
+    std::filesystem::remove(path);
+  }
+}
+#endif
 
 }  // namespace
 }  // namespace qattn::io
