@@ -9,6 +9,7 @@
 #include "base/fp_environment.h"
 #include "base/random.h"
 #include "format/encode.h"
+#include "lab/exceptions.h"
 #include "lab/synth_random.h"
 
 namespace qattn::lab {
@@ -101,18 +102,21 @@ const Gradients& GroupMeasurement::reference_gradients(std::size_t part, const R
   const auto found = references_.find({part, key});
   if (found != references_.end()) return found->second;
   const Part& p = parts_[part];
-  Gradients gradients = reference == nullptr
-                            ? attention::reference_gradients(p.heads, p.upstream)
-                            : attention::recipe_gradients(p.heads, p.upstream, *reference, *call_.q_format);
+  Gradients gradients =
+      reference == nullptr ? attention::reference_gradients(p.heads, p.upstream) : gradients_of(p, *reference);
   return references_.emplace(std::pair(part, key), std::move(gradients)).first->second;
 }
 
-std::vector<Measured> GroupMeasurement::measure(const Recipe& recipe, const Recipe* reference) {
-  if (!recipe.exceptions.empty()) {
-    throw Error(ErrorKind::usage, fmt::format("recipe '{}': exceptions are of the forward pass; gradients are measured "
-                                              "without them (--set exceptions=)",
-                                              recipe.name));
+Gradients GroupMeasurement::gradients_of(const Part& part, const Recipe& recipe) const {
+  const Exceptions exceptions(recipe);
+  std::vector<const Recipe*> recipes;
+  for (std::size_t h = 0; h < part.heads.size(); ++h) {
+    recipes.push_back(&exceptions.effective(call_.path, group_.head + static_cast<std::int64_t>(h)));
   }
+  return attention::recipe_gradients(part.heads, part.upstream, recipes, *call_.q_format);
+}
+
+std::vector<Measured> GroupMeasurement::measure(const Recipe& recipe, const Recipe* reference) {
   const format::Format& format = output_format(recipe, call_);
   const std::int64_t channels = std::min(call_.head_dim_original, call_.head_dim);
   std::vector<Measured> measured;
@@ -121,7 +125,7 @@ std::vector<Measured> GroupMeasurement::measure(const Recipe& recipe, const Reci
   }
   for (std::size_t i = 0; i < parts_.size(); ++i) {
     const Gradients& exact = reference_gradients(i, reference);
-    const Gradients ours = attention::recipe_gradients(parts_[i].heads, parts_[i].upstream, recipe, *call_.q_format);
+    const Gradients ours = gradients_of(parts_[i], recipe);
     const auto matrix = [](const Gradients& g, std::size_t output, std::size_t index) -> const MatrixD& {
       if (output == kO) return g.o[index];
       if (output == kDq) return g.dq[index];

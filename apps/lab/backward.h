@@ -44,7 +44,8 @@ class GroupMeasurement {
  public:
   GroupMeasurement(const DumpSet& dumps, const Piece& group, std::uint64_t seed);
 
-  /// The recipe's outputs against `reference`'s, or against the exact ones.
+  /// The recipe's outputs against `reference`'s, or against the exact ones. Heads that are exceptions of a recipe run
+  /// their exception_recipe forward and backward, and give dk and dv their share of it.
   std::vector<Measured> measure(const attention::Recipe& recipe, const attention::Recipe* reference = nullptr);
 
   /// The first NaN or Inf of the inputs, upstream gradients included; empty when all are finite.
@@ -58,6 +59,7 @@ class GroupMeasurement {
     std::int64_t first_row = 0, first_key = 0;
   };
 
+  attention::Gradients gradients_of(const Part& part, const attention::Recipe& recipe) const;
   const attention::Gradients& reference_gradients(std::size_t part, const attention::Recipe* reference);
 
   const SelectedCall& selected_;

@@ -62,6 +62,12 @@ const attention::Recipe& Exceptions::effective(std::string_view call, std::int64
   return applies(call, head) ? other_ : recipe_;
 }
 
+std::string Exceptions::evidence() const {
+  const std::string own = attention::accumulator_evidence(recipe_);
+  if (rules_.empty()) return own;
+  return fmt::format("{}; exceptions ({}): {}", own, other_.name, attention::accumulator_evidence(other_));
+}
+
 std::string exceptions_text(const std::vector<std::string>& calls) {
   constexpr std::string_view kSpecial = R"(\^$.|?*+()[]{})";
   std::string text;

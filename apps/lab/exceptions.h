@@ -23,6 +23,9 @@ class Exceptions {
   const attention::Recipe& effective(std::string_view call, std::int64_t head) const;
   bool applies(std::string_view call, std::int64_t head) const;
 
+  /// What the accumulators of the recipe, and of the exceptions' recipe where there is one, rest on.
+  std::string evidence() const;
+
  private:
   struct Rule {
     std::regex calls;

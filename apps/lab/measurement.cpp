@@ -58,9 +58,12 @@ void HeadMeasurement::read_group() {
   has_group_ = true;
 }
 
-metric::Accuracy HeadMeasurement::measure(const Recipe& wanted, const Recipe* reference) {
+metric::Accuracy HeadMeasurement::measure(const Recipe& wanted, const Recipe* wanted_reference) {
   const Exceptions exceptions(wanted);
   const Recipe& recipe = exceptions.effective(call_.path, piece_.head);
+  std::optional<Recipe> own_reference;
+  if (wanted_reference != nullptr) own_reference = Exceptions(*wanted_reference).effective(call_.path, piece_.head);
+  const Recipe* reference = own_reference ? &*own_reference : nullptr;
   for (const Recipe* each : {&recipe, reference}) {
     if (each != nullptr && each->query_heads == attention::QueryHeads::group) read_group();
   }

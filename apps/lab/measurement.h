@@ -44,7 +44,7 @@ class HeadMeasurement {
   /// `references` keeps float64 references on disk; nullptr: they are computed.
   HeadMeasurement(const DumpSet& dumps, const Piece& piece, const ReferenceCache* references = nullptr);
 
-  /// The recipe's output against `reference`'s, or against the float64 reference. A head that is one of the recipe's
+  /// The recipe's output against `reference`'s, or against the float64 reference. A head that is one of a recipe's
   /// exceptions runs under its exception_recipe.
   metric::Accuracy measure(const attention::Recipe& recipe, const attention::Recipe* reference = nullptr);
 

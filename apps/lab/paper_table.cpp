@@ -11,6 +11,7 @@
 #include "base/error.h"
 #include "lab/backward.h"
 #include "lab/data_folder.h"
+#include "lab/exceptions.h"
 #include "lab/recipe_file.h"
 #include "lab/toml_file.h"
 
@@ -245,7 +246,7 @@ std::vector<std::string> notes_of(const PaperTable& table, const DumpSet& dumps,
   std::vector<std::string> evidence;
   for (const PaperRow& row : table.rows) {
     if (!row.recipe) continue;
-    std::string each = attention::accumulator_evidence(*row.recipe);
+    std::string each = Exceptions(*row.recipe).evidence();
     if (std::find(evidence.begin(), evidence.end(), each) == evidence.end()) evidence.push_back(std::move(each));
   }
   for (const std::string& each : evidence) notes.push_back("accumulators: " + each);

@@ -7,6 +7,7 @@
 
 #include "io/sha256.h"
 #include "lab/build_info.h"
+#include "lab/exceptions.h"
 
 namespace qattn::lab {
 namespace {
@@ -14,7 +15,7 @@ namespace {
 Json one_recipe(const attention::Recipe& recipe) {
   Json keys = Json::object();
   for (const auto& [key, value] : attention::resolved(recipe)) keys[key] = value;
-  keys["evidence"] = attention::accumulator_evidence(recipe);
+  keys["evidence"] = Exceptions(recipe).evidence();
   return keys;
 }
 

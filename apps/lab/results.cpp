@@ -10,6 +10,7 @@
 
 #include "base/error.h"
 #include "io/sha256.h"
+#include "lab/exceptions.h"
 
 namespace qattn::lab {
 namespace {
@@ -149,7 +150,7 @@ Results planned_results(const DumpSet& dumps, std::span<const Trial> trials,
   }
   for (const SelectedCall& call : dumps.calls()) results.calls.push_back({call.file, call.call->path, call.label});
   for (const Trial& trial : trials) {
-    ResultRecipe recipe{trial.recipe.name, attention::accumulator_evidence(trial.recipe), {}};
+    ResultRecipe recipe{trial.recipe.name, Exceptions(trial.recipe).evidence(), {}};
     for (const auto& [key, value] : attention::resolved(trial.recipe)) {
       if (key != "name" && key != "description" && key != "source") recipe.keys.emplace(key, value);
     }

@@ -2,6 +2,7 @@
 #include "lab/runner.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <array>
 #include <limits>
@@ -49,7 +50,9 @@ constexpr std::int64_t kWholeCall = std::numeric_limits<std::int64_t>::max();
 class Collector {
  public:
   Collector(const DumpSet& dumps, std::span<const Trial> trials, const Plan& plan, std::size_t outputs)
-      : dumps_(dumps), trials_(trials), plan_(plan), outputs_(outputs), calls_(dumps.calls().size()) {}
+      : dumps_(dumps), trials_(trials), plan_(plan), outputs_(outputs), calls_(dumps.calls().size()) {
+    for (const Trial& trial : trials) exceptions_.emplace_back(trial.recipe);
+  }
 
   /// `measured` has one list a measurement of the plan; `bad_input` is asked for when an output is not finite.
   void deliver(const Piece& piece, const std::vector<std::vector<Measured>>& measured,
@@ -105,17 +108,27 @@ class Collector {
     const Trial& trial = trials_[t];
     RowIdentity identity{call.call->path, batch_and_head, trial.recipe.name, trial.labels};
     if (trial.reference) identity.reference = trial.reference->name;
-    identity.evidence = attention::accumulator_evidence(trial.recipe);
+    identity.evidence = exceptions_[t].evidence();
     if (batch_and_head && !trial.recipe.exceptions.empty()) {
-      const Exceptions exceptions(trial.recipe);
-      const bool applies = exceptions.applies(call.call->path, batch_and_head->second);
-      identity.labels["exception"] = applies ? Json(trial.recipe.exception_recipe) : Json();
-      identity.evidence =
-          attention::accumulator_evidence(exceptions.effective(call.call->path, batch_and_head->second));
+      identity.labels["exception"] = exception_label(call, t, output, batch_and_head->second);
     }
     identity.file = dumps_.files()[call.file];
     identity.output = kOutputs[output];
     return row_json(identity, accuracy);
+  }
+
+  /// The exceptions' recipe where the head is one; for dk and dv, where all query heads of the group are, else which.
+  Json exception_label(const SelectedCall& call, std::size_t t, std::size_t output, std::int64_t head) const {
+    const bool is_group = kOutputs[output] == "dk" || kOutputs[output] == "dv";
+    const std::int64_t size = is_group ? call.call->q_heads / call.call->kv_heads : 1;
+    std::vector<std::int64_t> excepted;
+    for (std::int64_t h = head * size; h < (head + 1) * size; ++h) {
+      if (exceptions_[t].applies(call.call->path, h)) excepted.push_back(h);
+    }
+    if (excepted.empty()) return nullptr;
+    const std::string& name = trials_[t].recipe.exception_recipe;
+    if (static_cast<std::int64_t>(excepted.size()) == size) return name;
+    return fmt::format("{} in query heads {}", name, fmt::join(excepted, ", "));
   }
 
   void close_call(std::size_t c, RunResult& result) {
@@ -136,6 +149,7 @@ class Collector {
   std::span<const Trial> trials_;
   const Plan& plan_;
   std::size_t outputs_;
+  std::vector<Exceptions> exceptions_;  ///< of the trials
   std::vector<OfCall> calls_;
   std::mutex mutex_;
 };
@@ -179,7 +193,6 @@ std::vector<Column> with_labels(std::vector<Column> before, const std::vector<st
 RunResult run_trials(const DumpSet& dumps, std::span<const Trial> trials, const RunOptions& options) {
   for (const Trial& trial : trials) {
     attention::validate(trial.recipe);
-    static_cast<void>(Exceptions(trial.recipe));  // a bad list is an error before anything runs
   }
   const Plan plan(trials);
   const bool backward = options.upstream_seed.has_value();

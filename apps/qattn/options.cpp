@@ -14,6 +14,7 @@
 #include "attention/bound.h"
 #include "base/error.h"
 #include "io/atomic_file.h"
+#include "lab/exceptions.h"
 #include "lab/provenance.h"
 #include "progress.h"
 
@@ -203,7 +204,7 @@ lab::Json run_context(std::string_view command, const lab::DumpSet& dumps, const
 std::vector<std::string> evidence_notes(const std::vector<lab::Trial>& trials) {
   std::vector<std::string> notes;
   for (const lab::Trial& trial : trials) {
-    std::string note = fmt::format("accumulators: {}", attention::accumulator_evidence(trial.recipe));
+    std::string note = fmt::format("accumulators: {}", lab::Exceptions(trial.recipe).evidence());
     if (std::find(notes.begin(), notes.end(), note) == notes.end()) notes.push_back(std::move(note));
     // FP16 sums alone: 32-bit ones never come near their limit.
     const std::optional<attention::SumBound> pv = attention::pv_bound(trial.recipe, kBoundKeys);

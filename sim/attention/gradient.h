@@ -34,6 +34,11 @@ Gradients reference_gradients(std::span<const Problem> heads, std::span<const Ma
 Gradients recipe_gradients(std::span<const Problem> heads, std::span<const MatrixD> upstream, const Recipe& recipe,
                            const format::Format& input_format);
 
+/// The same with a recipe a head: head h gives what recipes[h] gives, forward and backward. Throws Error(usage) unless
+/// there is one a head and all have one output format, to which the sums over the heads are rounded.
+Gradients recipe_gradients(std::span<const Problem> heads, std::span<const MatrixD> upstream,
+                           std::span<const Recipe* const> recipes, const format::Format& input_format);
+
 /// Throws Error(input) unless there is one upstream gradient a head, each of its head's output's shape, and all heads
 /// have the shapes of the first.
 void check_shapes(std::span<const Problem> heads, std::span<const MatrixD> upstream);

@@ -27,6 +27,7 @@
 #include "attention/pipeline.h"
 #include "attention/rounding.h"
 #include "attention/scores.h"
+#include "base/error.h"
 #include "base/fp_environment.h"
 #include "format/encode.h"
 #include "quant/quantize.h"
@@ -328,22 +329,39 @@ void add_head(const Problem& problem, const MatrixD& upstream, const Recipe& rec
   HeadBackward<Real>(problem, upstream, recipe).run(input_format, sums);
 }
 
+void check_recipes(std::span<const Problem> heads, std::span<const Recipe* const> recipes) {
+  if (recipes.size() != heads.size()) throw Error(ErrorKind::usage, "gradients: one recipe a query head is needed");
+  for (const Recipe* recipe : recipes) {
+    validate(*recipe);
+    if (recipe->o_format == recipes.front()->o_format) continue;
+    throw Error(ErrorKind::usage,
+                "recipe '" + recipe->name + "': the heads of a group need one o_format, that of dK and dV");
+  }
+}
+
 }  // namespace
 
 Gradients recipe_gradients(std::span<const Problem> heads, std::span<const MatrixD> upstream, const Recipe& recipe,
                            const format::Format& input_format) {
+  const std::vector<const Recipe*> recipes(heads.size(), &recipe);
+  return recipe_gradients(heads, upstream, recipes, input_format);
+}
+
+Gradients recipe_gradients(std::span<const Problem> heads, std::span<const MatrixD> upstream,
+                           std::span<const Recipe* const> recipes, const format::Format& input_format) {
   const FpEnvironment environment;
   check_shapes(heads, upstream);
-  validate(recipe);
-  const format::Format& format = recipe.o_format == nullptr ? input_format : *recipe.o_format;
+  check_recipes(heads, recipes);
+  const format::Format* wanted = recipes.front()->o_format;
+  const format::Format& format = wanted == nullptr ? input_format : *wanted;
   Gradients gradients;
   gradients.dk = MatrixD::Zero(heads.front().k.rows(), heads.front().k.cols());
   gradients.dv = MatrixD::Zero(heads.front().v.rows(), heads.front().v.cols());
   for (std::size_t h = 0; h < heads.size(); ++h) {
-    if (recipe.softmax == Softmax::f64) {
-      add_head<double>(heads[h], upstream[h], recipe, input_format, gradients);
+    if (recipes[h]->softmax == Softmax::f64) {
+      add_head<double>(heads[h], upstream[h], *recipes[h], input_format, gradients);
     } else {
-      add_head<float>(heads[h], upstream[h], recipe, input_format, gradients);
+      add_head<float>(heads[h], upstream[h], *recipes[h], input_format, gradients);
     }
   }
   for (MatrixD* sum : {&gradients.dk, &gradients.dv}) {

@@ -5,6 +5,7 @@
 #include "attention/gradient.h"
 #include "attention/pipeline.h"
 #include "attention/rounding.h"
+#include "base/error.h"
 #include "heads.h"
 #include "support/catch.h"
 
@@ -130,6 +131,31 @@ TEST_CASE("A group's dK and dV are the sums over its query heads, rounded once")
   CHECK(both.dv == dv);
   const Gradients narrow = recipe_gradients(heads, upstream, changed(recipe, {{"o_format", "bf16"}}), format::kFP16);
   CHECK(narrow.dv == dv.unaryExpr([](double x) { return rounded(format::kBF16, x); }));
+}
+
+TEST_CASE("The heads of a group may have recipes of their own, and one output format") {
+  std::vector<Problem> heads = {make_problem(45, 40, 48, 16), make_problem(46, 40, 48, 16)};
+  heads[1].k = heads[0].k;
+  heads[1].v = heads[0].v;
+  const std::vector<MatrixD> upstream = {normal_matrix(47, 40, 16), normal_matrix(48, 40, 16)};
+  const Recipe quantized = changed(sagebwd(), {{"o_format", "fp64"}});
+  const Recipe f64 = make_recipe({{"softmax", "f64"}, {"o_format", "fp64"}, {"tiling", "sm89"}});
+  const std::vector<const Recipe*> recipes = {&quantized, &f64};
+  const Gradients mixed = recipe_gradients(heads, upstream, recipes, format::kFP16);
+  MatrixD dk = MatrixD::Zero(48, 16), dv = MatrixD::Zero(48, 16);
+  for (std::size_t h = 0; h < 2; ++h) {
+    const Gradients one = recipe_gradients({&heads[h], 1}, {&upstream[h], 1}, *recipes[h], format::kFP16);
+    CHECK(one.o.front() == mixed.o[h]);
+    CHECK(one.dq.front() == mixed.dq[h]);
+    dk += one.dk;
+    dv += one.dv;
+  }
+  CHECK(mixed.dk == dk);
+  CHECK(mixed.dv == dv);
+  const Recipe narrow = changed(f64, {{"o_format", "bf16"}});
+  const std::vector<const Recipe*> unlike = {&quantized, &narrow};
+  CHECK_THROWS_AS(recipe_gradients(heads, upstream, unlike, format::kFP16), Error);
+  CHECK_THROWS_AS(recipe_gradients(heads, upstream, std::span(recipes).first(1), format::kFP16), Error);
 }
 
 TEST_CASE("Each of the seven products has a format of its own, and reaches the outputs that it must") {
