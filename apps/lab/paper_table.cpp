@@ -5,6 +5,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cmath>
 #include <filesystem>
 #include <system_error>
 
@@ -58,9 +59,9 @@ Json figures_of(const toml::table& row, const std::string& file) {
     const auto number = value->value<double>();
     const bool is_metric = std::any_of(std::begin(kMetrics), std::end(kMetrics),
                                        [&, &name = key](const Metric& metric) { return name == metric.key; });
-    if (!is_metric || !number)
+    if (!is_metric || !number || !std::isfinite(*number))
       fail(place(file, *value),
-           fmt::format("'{}' is no figure of cos_sim, rel_l1, rel_l2, rmse or mean_relative", key));
+           fmt::format("'{}' is no finite figure of cos_sim, rel_l1, rel_l2, rmse or mean_relative", key));
     figures[key] = *number;
   }
   return figures;
@@ -82,6 +83,24 @@ SynthValues values_of(const toml::table& table, const std::string& file) {
     values.emplace(key, *number);
   }
   return values;
+}
+
+/// `why`: one text for every figure of the row, or a table of texts by metric.
+std::map<std::string, std::string> reasons_of(const toml::table& row, const Json& figures, const std::string& file) {
+  std::map<std::string, std::string> reasons;
+  const toml::node* why = row.get("why");
+  if (why == nullptr) return reasons;
+  if (!why->is_table()) {
+    const std::string text = require_string(row, "why", file);
+    for (const auto& [metric, figure] : figures.items()) reasons.emplace(metric, text);
+    return reasons;
+  }
+  for (const auto& [key, node] : in_file_order(*why->as_table())) {
+    if (!figures.contains(key))
+      fail(place(file, *node), fmt::format("'why' has '{}', which the row does not print", key));
+    reasons.emplace(key, require_string(*why->as_table(), key, file));
+  }
+  return reasons;
 }
 
 std::int64_t count_of(const toml::table& table, std::string_view key, std::int64_t standard, const std::string& file) {
@@ -141,7 +160,7 @@ PaperRow load_row(const toml::table& table, const toml::table& row, const std::s
   if (std::find(kOutputs.begin(), kOutputs.end(), result.output) == kOutputs.end()) {
     fail(place(file, *row.get("output")), "'output' is to be o, dq, dk or dv");
   }
-  if (row.contains("why")) result.why = require_string(row, "why", file);
+  result.why = reasons_of(row, result.paper, file);
   result.values = values_of(row, file);
   result.product = product_of(row, file);
   if (result.product) return result;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <span>
 #include <string>
@@ -28,7 +29,7 @@ struct PaperRow {
   Json paper;                ///< {"cos_sim": ..., "rel_l1": ..., "rel_l2": ..., "rmse": ...}, those that are printed
   std::string output = "o";  ///< "o", "dq", "dk" or "dv"
   SynthValues values = {};   ///< of the distribution, in place of the table's
-  std::string why = {};      ///< why a figure does not lie within our spread
+  std::map<std::string, std::string> why = {};  ///< by metric: why its figure does not lie within our spread
   std::optional<ProductRow> product = std::nullopt;
 };
 
@@ -70,7 +71,8 @@ std::span<const TableMetric> table_metrics();
 /// `tensors`, `statistic`, optionally `note`, `base` (a recipe) and `set` (a list of KEY=VALUE for all rows), and an
 /// array `row` of `label`, `paper` and optionally `recipe` (in place of the base) and `set`. A table whose tensors can
 /// be drawn has a table `synthetic` (SyntheticTensors; the distribution's parameters under `values`), and its rows may
-/// have `output`, `values`, `why` and, in place of a recipe, `product`. Throws Error(usage) "file:line: reason".
+/// have `output`, `values`, `why` (a text, or one a metric) and, in place of a recipe, `product`. Throws Error(usage)
+/// "file:line: reason".
 PaperTable load_paper_table(std::string_view id);
 std::vector<PaperTable> load_all_paper_tables();
 

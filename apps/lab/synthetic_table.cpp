@@ -144,7 +144,8 @@ Gathered gather(const PaperTable& table, std::int64_t seeds, const RunOptions& o
 }
 
 /// One printed figure and what we make of it.
-Json judged(const PaperTable& table, const PaperRow& row, const SeedStatistics& ours, const Json& printed) {
+Json judged(const PaperTable& table, const PaperRow& row, const std::string& metric, const SeedStatistics& ours) {
+  const Json& printed = find(row.paper, metric);
   Json figure = {{"ours", ours.mean},       {"deviation", ours.deviation}, {"least", ours.least},
                  {"largest", ours.largest}, {"seeds", ours.seeds},         {"paper", printed}};
   if (printed.is_null()) return figure;
@@ -162,7 +163,7 @@ Json judged(const PaperTable& table, const PaperRow& row, const SeedStatistics& 
   } else {
     figure["verdict"] = fmt::format("{:+.1f} s", (printed.get<double>() - ours.mean) / ours.deviation);
   }
-  if (!within && !row.why.empty()) figure["why"] = row.why;
+  if (const auto why = row.why.find(metric); !within && why != row.why.end()) figure["why"] = why->second;
   return figure;
 }
 
@@ -251,10 +252,12 @@ Report measure_synthetic(const PaperTable& table, std::int64_t seeds, const RunO
     for (const auto& [metric, values] : gathered.samples[i]) {
       const SeedStatistics s = statistics_of(values);
       means[metric] = s.mean;
-      line[metric] = judged(table, row, s, find(row.paper, metric));
+      line[metric] = judged(table, row, metric, s);
       if (line[metric].contains("within")) ++judged_figures;
       if (line[metric].value("within", false)) ++within;
-      if (line[metric].contains("why")) report.notes.push_back(fmt::format("{}, {}: {}", row.label, metric, row.why));
+      if (line[metric].contains("why")) {
+        report.notes.push_back(fmt::format("{}, {}: {}", row.label, metric, line[metric]["why"].get<std::string>()));
+      }
     }
     ours.push_back(std::move(means));
     out.rows.push_back(std::move(line));

@@ -139,8 +139,13 @@ void add_work_options(CLI::App& command, WorkOptions& options) {
 void add_backward_options(CLI::App& command, WorkOptions& options) {
   command.add_flag("--backward", options.backward,
                    "gradients too: rows of o, dq, dk and dv; the upstream gradient is the dump's `do`, else seeded");
+  add_upstream_seed_option(command, options);
+}
+
+void add_upstream_seed_option(CLI::App& command, WorkOptions& options) {
   command.add_option("--upstream-seed", options.seed, "seed of the N(0, 1) upstream gradient of calls without `do`")
-      ->type_name("N");
+      ->type_name("N")
+      ->check(CLI::NonNegativeNumber);
 }
 
 std::vector<std::string> WorkOptions::with_output(std::vector<std::string> labels) const {

@@ -76,6 +76,7 @@ struct WorkOptions {
 
 void add_work_options(CLI::App& command, WorkOptions& options);
 void add_backward_options(CLI::App& command, WorkOptions& options);
+void add_upstream_seed_option(CLI::App& command, WorkOptions& options);
 
 /// --set KEY=VALUE, in order.
 void add_set_option(CLI::App& command, std::vector<std::string>& settings);

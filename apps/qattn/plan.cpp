@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <memory>
 
 #include "base/error.h"
@@ -14,6 +15,8 @@
 
 namespace qattn::cli {
 namespace {
+
+constexpr std::int64_t kMostLayers = 1'000'000;
 
 struct Options {
   std::string recipe;       ///< empty: sage1-vB, or sage2-4b with a budget
@@ -27,16 +30,18 @@ struct Options {
   OutputOptions output;
 
   bool by_budget() const { return budget >= 0; }
+  std::string cheap() const { return !recipe.empty() ? recipe : by_budget() ? "sage2-4b" : "sage1-vB"; }
+  std::string safe() const { return !alternative.empty() ? alternative : by_budget() ? "fa2-fp16" : "sage1-B"; }
 };
 
 std::vector<lab::Trial> trials_of(const Options& options) {
   std::vector<lab::Override> overrides;
   for (const std::string& setting : options.settings) overrides.push_back(lab::parse_override(setting));
-  const auto or_else = [](const std::string& given, const char* standard) { return given.empty() ? standard : given; };
-  const std::string first = or_else(options.recipe, options.by_budget() ? "sage2-4b" : "sage1-vB");
-  const std::string second = or_else(options.alternative, options.by_budget() ? "fa2-fp16" : "sage1-B");
-  lab::Trial cheap{lab::with_overrides(lab::load_recipe(first), overrides)};
-  lab::Trial safe{lab::load_recipe(second)};
+  lab::Trial cheap{lab::with_overrides(lab::load_recipe(options.cheap()), overrides)};
+  lab::Trial safe{lab::load_recipe(options.safe())};
+  if (!cheap.recipe.exceptions.empty() || !safe.recipe.exceptions.empty()) {
+    throw Error(ErrorKind::usage, "plan: the plan is what finds the exceptions; leave them out (--set exceptions=)");
+  }
   safe.recipe.o_format = cheap.recipe.o_format;  // as an exception of the first would run
   return {std::move(cheap), std::move(safe)};
 }
@@ -78,30 +83,39 @@ std::vector<lab::Json> model_rows(const lab::DumpSet& dumps, const std::vector<l
   return rows;
 }
 
-std::vector<std::string> notes_of(const lab::DumpSet& dumps, const std::vector<lab::PlannedLayer>& layers,
-                                  const std::vector<lab::Trial>& trials) {
-  std::vector<std::string> calls;
+/// The options of qattn run that give the plan's result, or why there are none. `calls` take the second recipe.
+std::string as_exceptions(const Options& options, const lab::DumpSet& dumps, const std::vector<std::size_t>& calls) {
+  std::vector<std::string> paths;
+  for (const std::size_t call : calls) paths.push_back(dumps.calls()[call].call->path);
+  for (std::size_t c = 0; c < dumps.calls().size(); ++c) {
+    const bool is_planned = std::find(calls.begin(), calls.end(), c) != calls.end();
+    const std::string& path = dumps.calls()[c].call->path;
+    if (is_planned || std::find(paths.begin(), paths.end(), path) == paths.end()) continue;
+    return fmt::format("as exceptions of qattn run the plan cannot be said: {} is a call of several files", path);
+  }
+  std::string text = fmt::format("the same with qattn run: --recipe '{}'", options.cheap());
+  for (const std::string& setting : options.settings) text += fmt::format(" --set '{}'", setting);
+  return text +
+         fmt::format(" --set 'exceptions={}' --set 'exception_recipe={}'", lab::exceptions_text(paths), options.safe());
+}
+
+std::vector<std::string> notes_of(const Options& options, const lab::DumpSet& dumps,
+                                  const std::vector<lab::PlannedLayer>& layers, const std::vector<lab::Trial>& trials) {
+  std::vector<std::size_t> calls;
   std::size_t second = 0;
   for (const lab::PlannedLayer& layer : layers) {
     if (!layer.second) continue;
     ++second;
-    for (const std::size_t call : layer.calls) calls.push_back(dumps.calls()[call].call->path);
+    calls.insert(calls.end(), layer.calls.begin(), layer.calls.end());
   }
   std::vector<std::string> notes = {fmt::format("{} of {} layers take {}, {} take {}", layers.size() - second,
                                                 layers.size(), trials[0].recipe.name, second, trials[1].recipe.name)};
-  if (second > 0) {
-    notes.push_back(
-        fmt::format("the same with qattn run: --recipe '{}' --set 'exceptions={}' --set exception_recipe={}",
-                    trials[0].recipe.name, lab::exceptions_text(calls), trials[1].recipe.name));
-  }
+  if (second > 0) notes.push_back(as_exceptions(options, dumps, calls));
   for (const std::string& note : evidence_notes(trials)) notes.push_back(note);
   return notes;
 }
 
 int plan(const Options& options) {
-  if (options.by_budget() && options.threshold != Options{}.threshold) {
-    throw Error(ErrorKind::usage, "plan: --threshold and --budget exclude each other");
-  }
   const Stopwatch time;
   const lab::Sensitivity by = lab::parse_sensitivity(options.by);
   const std::vector<lab::Trial> trials = trials_of(options);
@@ -130,7 +144,7 @@ int plan(const Options& options) {
                             {"rmse", "RMSE"}},
                            model});
   report.summary = {{"layers", report.tables.front().rows}, {"model", model}};
-  report.notes = notes_of(dumps, layers, trials);
+  report.notes = notes_of(options, dumps, layers, trials);
   emit(report, options.output);
   return status_of(result);
 }
@@ -149,14 +163,16 @@ void add_plan(CLI::App& app, Action& action) {
       ->add_option("--alternative", options->alternative,
                    "what layers take that the cheap one does not suit (sage1-B; with --budget fa2-fp16)")
       ->type_name("NAME");
-  command
-      ->add_option("--threshold", options->threshold,
-                   "a layer keeps the cheap recipe where its cosine similarity exceeds this on every call (0.998)")
-      ->check(CLI::Range(-1.0, 1.0));
-  command->add_option("--budget", options->budget, "give the alternative to the N most sensitive layers instead")
-      ->type_name("N")
-      ->check(CLI::NonNegativeNumber);
-  command->add_option("--by", options->by, "with --budget: rel_l1, cos_sim or rmse")->type_name("METRIC");
+  CLI::Option* threshold = command->add_option(
+      "--threshold", options->threshold,
+      "a layer keeps the cheap recipe where its cosine similarity exceeds this on every call (0.998)");
+  threshold->check(CLI::Range(-1.0, 1.0));
+  CLI::Option* budget =
+      command->add_option("--budget", options->budget, "give the alternative to the N most sensitive layers instead");
+  budget->type_name("N")->check(CLI::Range(std::int64_t{0}, kMostLayers))->excludes(threshold);
+  command->add_option("--by", options->by, "with --budget: rel_l1, cos_sim or rmse")
+      ->type_name("METRIC")
+      ->needs(budget);
   command
       ->add_option("--layer", options->layer,
                    "calls are of one layer when this finds the same in their paths, e.g. 'block_[0-9]+'")

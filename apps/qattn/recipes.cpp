@@ -73,8 +73,9 @@ int recipes(const Options& options) {
 void add_recipes(CLI::App& app, Action& action) {
   const auto options = std::make_shared<Options>();
   CLI::App* command = app.add_subcommand("recipes", "the recipes that are known, with their parameters");
-  command->add_option("name", options->names, "these in full: names, or .toml files")->type_name("NAME");
-  command->add_flag("--keys", options->keys, "the keys that a recipe has, for .toml files and --set");
+  CLI::Option* names = command->add_option("name", options->names, "these in full: names, or .toml files");
+  names->type_name("NAME");
+  command->add_flag("--keys", options->keys, "the keys that a recipe has, for .toml files and --set")->excludes(names);
   add_output_options(*command, options->output);
   command->callback([options, &action] { action = [options] { return recipes(*options); }; });
 }

@@ -158,9 +158,12 @@ int table(const Options& options) {
 void add_table(CLI::App& app, Action& action) {
   const auto options = std::make_shared<Options>();
   CLI::App* command = app.add_subcommand("table", "a paper's table: the paper's figures beside ours");
-  command->add_option("id", options->id, "the table, e.g. sage2-table4, or a .toml file")->type_name("ID");
-  command->add_flag("--list", options->list, "the tables that are known");
-  command->add_flag("--all", options->all, "every table in one report: --output FILE writes FILE.md and FILE.tex");
+  CLI::Option* id = command->add_option("id", options->id, "the table, e.g. sage2-table4, or a .toml file");
+  id->type_name("ID");
+  CLI::Option* list = command->add_flag("--list", options->list, "the tables that are known")->excludes(id);
+  command->add_flag("--all", options->all, "every table in one report: --output FILE writes FILE.md and FILE.tex")
+      ->excludes(id)
+      ->excludes(list);
   command
       ->add_option("--dump", options->work.selection.inputs,
                    "tables of models: measure on these dumps (files or folders; default: SmolLM2 in QAttn's data)")

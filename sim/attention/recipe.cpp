@@ -407,7 +407,7 @@ const RecipeKey kKeys[] = {
   {"rescale_threshold", "0 to 100", "powers of two by which a new row maximum must exceed the running one to replace it",
    [](Recipe& r, View v) { r.rescale_threshold = parse_threshold(v); },
    [](const Recipe& r) { return fmt::format("{}", r.rescale_threshold); }},
-  {"exp2", "exact, mufu, fa4-poly", "exponential of the softmax",
+  {"exp2", "exact, mufu, fa4-poly", "exponential of the softmax; the last two are functions of f32",
    [](Recipe& r, View v) { r.exp2 = parse_enum<Exp2>(kExp2, "exp2", v); },
    [](const Recipe& r) { return enum_name<Exp2>(kExp2, r.exp2); }},
   {"row_sum", "unrounded, rounded", "the P that the row sum adds",
@@ -557,9 +557,6 @@ void validate(const Recipe& recipe) {
   validate_p(recipe);
   if (recipe.correction_format->bits > 32) misfit(recipe, "correction_format must have at most 32 bits");
   if (recipe.row_sum_format->bits > 32) misfit(recipe, "row_sum_format must have at most 32 bits");
-  if (recipe.softmax == Softmax::f64 && recipe.exp2 != Exp2::exact) {
-    misfit(recipe, "softmax = f64 has the exact exp2 alone");
-  }
   try {
     resolve_accumulator(recipe.qk_accumulator, recipe.q, recipe.k);
     resolve_accumulator(recipe.accumulator, recipe.p, recipe.v);

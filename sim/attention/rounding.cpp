@@ -1,5 +1,8 @@
 #include "attention/rounding.h"
 
+#include <algorithm>
+#include <vector>
+
 #include "base/elementary.h"
 #include "format/encode.h"
 #include "scalar/span.h"
@@ -31,6 +34,12 @@ void apply_exp2(Exp2 kind, std::span<float> x) {
   }
 }
 
-void apply_exp2(Exp2, std::span<double> x) { elementary::exp2(x, x); }
+void apply_exp2(Exp2 kind, std::span<double> x) {
+  if (kind == Exp2::exact) return elementary::exp2(x, x);
+  std::vector<float> narrow(x.size());
+  std::transform(x.begin(), x.end(), narrow.begin(), [](double value) { return static_cast<float>(value); });
+  apply_exp2(kind, std::span<float>(narrow));
+  std::copy(narrow.begin(), narrow.end(), x.begin());
+}
 
 }  // namespace qattn::attention

@@ -11,7 +11,7 @@ namespace qattn::attention {
 float rounded(const format::Format& format, float x);
 double rounded(const format::Format& format, double x);
 
-/// exp2 of every element in place, as the recipe computes it; f64 has the exact one alone.
+/// exp2 of every element in place, as the recipe computes it. Functions of f32 take the f32 next to an f64.
 void apply_exp2(Exp2 kind, std::span<float> x);
 void apply_exp2(Exp2 kind, std::span<double> x);
 

@@ -362,6 +362,152 @@ TEST_CASE("The bound of FP16 sums proves what the pipeline shows") {
   CHECK(attention::qk_bound(recipe_of("sage1-B"), 128)->verdict == Verdict::cannot_overflow);
 }
 
+TEST_CASE("SageAttention: FP16 sums of FP16 P and V lose little, and something") {
+  const Problem problem = make_problem(31, 128, 1024, 64);
+  const auto loss = [&](std::string_view accumulator) {
+    const Recipe recipe = recipe_of("sage1-B", {{"accumulator", std::string(accumulator)}});
+    return relative_l1(output(problem, recipe), output(problem, attention::with_exact_accumulators(recipe)));
+  };
+  CHECK(recipe_of("sage1-B").accumulator == "sm80.mma.f16");
+  CHECK(loss("sm80.mma.f16") > 100.0 * loss("sm80.mma"));
+  CHECK(loss("sm80.mma.f16") < 0.1 * error_of(problem, "sage1-B"));
+}
+
+TEST_CASE("SageAttention2: the second level at every interval, the last of which is the tile") {
+  const Problem problem = make_problem(32, 64, 2048, 64);
+  for (const auto& [name, steps_a_tile] : {std::pair("sage2-8b", "4"), std::pair("sage2-4b", "2")}) {
+    CAPTURE(name);
+    const auto with = [&, &name = name](const char* promotion) {
+      return output(problem, recipe_of(name, {{"promotion", promotion}}));
+    };
+    const MatrixD exact = output(problem, attention::with_exact_accumulators(recipe_of(name)));
+    CHECK(same_bits(with("tile"), with(steps_a_tile)));
+    CHECK(same_bits(with("tile"), output(problem, recipe_of(name))));
+    double before = 0.0;
+    for (const char* promotion : {"1", "2", "4", "16", "64"}) {  // 64 steps of 32 keys are all
+      CAPTURE(promotion);
+      const double loss = relative_l1(with(promotion), exact);
+      CHECK(loss > before);
+      before = std::string_view(steps_a_tile) == promotion ? loss : 0.0;
+    }
+    CHECK(relative_l1(with("never"), exact) > 2.0 * relative_l1(with("tile"), exact));
+  }
+}
+
+TEST_CASE("SageAttention2: what smoothing Q owes to the scores comes back as a row, in FP32 or FP16") {
+  const Problem biased = biased_problem(33, 8.0, 2.0, 0.0);
+  const double fp32 = error_of(biased, "sage2-4b"),
+               fp16 = error_of(biased, "sage2-4b", {{"correction_format", "fp16"}});
+  CHECK(fp16 != fp32);
+  CHECK(fp16 < 1.1 * fp32);
+  // The row is of K before its quantization; of quantized K it is what an INT4 score would have been.
+  CHECK(error_of(biased, "sage2-4b", {{"correction", "quantized_k"}}) > 1.1 * fp32);
+}
+
+TEST_CASE("SageAttention2: each card's variant has that card's operands and accumulators") {
+  const Problem problem = make_problem(34, 256, 512, 64);
+  for (const std::string bits : {"4b", "8b"}) {
+    CAPTURE(bits);
+    const auto error = [&](const char* card) {
+      return error_of(problem, "sage2-" + bits + "-" + card, {{"qk_format", "exact"}});
+    };
+    CHECK(error("sm80") < 0.1 * error("sm89"));  // FP16 P and V
+    const auto accumulator = [&](const char* card) {
+      const Recipe recipe = recipe_of("sage2-" + bits + "-" + card);
+      return relative_l1(output(problem, recipe), output(problem, attention::with_exact_accumulators(recipe)));
+    };
+    CHECK(accumulator("sm80") < 0.1 * accumulator("sm89"));   // f32 sums
+    CHECK(accumulator("sm120") > 1.2 * accumulator("sm90"));  // FP16 sums against FP22's 13 fraction bits
+    CHECK_FALSE(same_bits(output(problem, recipe_of("sage2-" + bits + "-sm90")),
+                          output(problem, recipe_of("sage2-" + bits + "-sm89"))));
+  }
+}
+
+TEST_CASE("FlashAttention-2: 16-bit operands under f32 sums") {
+  const Problem problem = make_problem(35, 128, 1024, 64);
+  const double fp16 = error_of(problem, "fa2-fp16");
+  CHECK(error_of(problem, "fa2-bf16") > 4.0 * fp16);  // three bits fewer
+  CHECK(error_of(problem, "fa2-fp16", {{"accumulator", "sm80.mma.f16"}}) > 1.5 * fp16);
+  CHECK(error_of(problem, "fa2-fp16", {{"p_format", "exact"}}) < 0.2 * fp16);  // P is what is rounded
+}
+
+TEST_CASE("FlashAttention-3 FP8: P's offset of 8, and both products in FP22") {
+  const Problem tower = tower_problem(36);
+  const std::vector<lab::Override> p_alone = {{"v_format", "exact"}, {"accumulator", "exact"}};
+  std::vector<lab::Override> without = p_alone;
+  without.emplace_back("p_scale", "1");
+  CHECK(error_of(tower, "fa3-fp8", p_alone) < 0.5 * error_of(tower, "fa3-fp8", without));
+  const Problem problem = make_problem(37, 64, 2048, 128, false, 1.0);
+  const MatrixD both = output(problem, recipe_of("fa3-fp8"));
+  for (const char* sums : {"qk_accumulator", "accumulator"}) {
+    CAPTURE(sums);
+    CHECK(relative_l1(both, output(problem, recipe_of("fa3-fp8", {{sums, "f32"}}))) > 1e-4);
+  }
+}
+
+TEST_CASE("PyTorch's fused backends: one chain of f32 sums over all keys") {
+  const Problem problem = make_problem(38, 64, 2048, 64);
+  for (const char* name : {"sdpa-efficient", "sdpa-cudnn", "fa3-fp16"}) {
+    CAPTURE(name);
+    CHECK_FALSE(same_bits(output(problem, recipe_of(name)), output(problem, recipe_of(name, {{"promotion", "tile"}}))));
+    CHECK(error_of(problem, name) < 1.1 * error_of(problem, "fa2-fp16"));
+    CHECK(error_of(problem, name, {{"p_format", "exact"}}) < 0.2 * error_of(problem, name));
+  }
+  CHECK_FALSE(same_bits(output(problem, recipe_of("sdpa-efficient")), output(problem, recipe_of("sdpa-cudnn"))));
+}
+
+TEST_CASE("Baselines have no smoothing and one scale a tensor, and pay for it") {
+  const Problem biased = biased_problem(39, 0.0, 6.0, 0.0);
+  for (const char* name : {"int8-tensor", "int8-block", "int8-token", "int4-tensor", "int4-token", "fp8-tensor",
+                           "fp8-e5m2", "fp8-token", "fp4-nvfp4", "fp4-mxfp4"}) {
+    CAPTURE(name);
+    CHECK(error_of(biased, name, {{"smoothing", "k"}}) < 0.8 * error_of(biased, name));
+  }
+  const Problem outlier = outlier_problem(40, 12.0);
+  for (const auto& [coarse, fine] : {std::pair("int8-tensor", "int8-token"), std::pair("int4-tensor", "int4-token")}) {
+    CAPTURE(coarse);
+    CHECK(error_of(outlier, fine) < 0.7 * error_of(outlier, coarse));
+  }
+}
+
+TEST_CASE("Attn-QAT: each of Q, K, V and P is fake-quantized in the forward pass") {
+  const Problem problem = make_problem(41, 128, 128, 64);
+  const double all = error_of(problem, "attn-qat");
+  for (const char* operand : {"q_format", "k_format", "v_format", "p_format"}) {
+    CAPTURE(operand);
+    CHECK(error_of(problem, "attn-qat", {{operand, "exact"}}) < 0.95 * all);
+  }
+}
+
+TEST_CASE("Any recipe takes FlashAttention-4's polynomial and its threshold, which P of 8 bits must have room for") {
+  const Problem problem = language_head(330);
+  const MatrixD reference = attention::reference_attention(problem).o;
+  for (const Recipe& recipe : lab::load_all_recipes()) {
+    CAPTURE(recipe.name);
+    const MatrixD plain = output(problem, recipe);
+    const double error = relative_l1(plain, reference);
+    const MatrixD polynomial = output(problem, lab::with_overrides(recipe, {{"exp2", "fa4-poly"}}));
+    CHECK(same_bits(polynomial, plain) == (recipe.exp2 == attention::Exp2::fa4_poly));
+    CHECK(relative_l1(polynomial, reference) < 1.02 * error + 1e-4);
+    const MatrixD lazy = output(problem, lab::with_overrides(recipe, {{"rescale_threshold", "8"}}));
+    const bool whole_rows = recipe.k_block >= problem.k.rows();
+    if (whole_rows || recipe.rescale_threshold == 8) CHECK(same_bits(lazy, plain));
+    // Weights up to 2^8 saturate where P's static scale, or one that follows the running maximum, leaves no room.
+    const bool has_room = !recipe.p.scaled() || recipe.p_second_level == attention::SecondLevel::tile ||
+                          recipe.p.row_scaled() ||
+                          (recipe.p.micro_scaled() && recipe.p_second_level != attention::SecondLevel::row);
+    const double lazy_error = relative_l1(lazy, reference);
+    CHECK(std::isfinite(lazy_error));
+    if (has_room) CHECK(lazy_error < 1.1 * error + 1e-4);
+    if (!has_room && !whole_rows) CHECK(lazy_error > 1.1 * error);
+  }
+  // Room: 256 P in place of 448 P_max.
+  const auto lazy = [&](const char* p_scale) {
+    return error_of(problem, "sage2-8b", {{"rescale_threshold", "8"}, {"p_scale", p_scale}});
+  };
+  CHECK(lazy("1.75") < 0.5 * lazy("448"));
+}
+
 TEST_CASE("Exceptions run their heads under the other recipe, and no others") {
   lab::DumpSelection selection;
   selection.inputs = {std::string(QATTN_SOURCE_DIR) + "/data/real/kwt1_qkv.h5"};

@@ -55,6 +55,8 @@ TEST_CASE("A wrong table is a usage error that names file and line") {
   CHECK(complaint(std::string(kTable) + "colour = 1\n" + kRows).rfind("bad.toml:6: unknown key 'colour'", 0) == 0);
   CHECK(complaint(std::string(kTable) + "[[row]]\nlabel = \"x\"\npaper = { speed = 1 }\n").rfind("bad.toml:8: ", 0) ==
         0);
+  CHECK(complaint(std::string(kTable) + "[[row]]\nlabel = \"x\"\npaper = { rmse = nan }\n").rfind("bad.toml:8: ", 0) ==
+        0);
   CHECK(complaint(std::string(kTable) + "[[row]]\nlabel = \"x\"\nset = [\"a\"]\npaper = {}\n").find("KEY=VALUE") !=
         std::string::npos);
   CHECK(

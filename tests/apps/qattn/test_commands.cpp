@@ -180,9 +180,20 @@ TEST_CASE("plan gives each layer a recipe, and what it prints as exceptions give
     ++planned;
   }
   CHECK(planned == 1);
-  const Outcome again = run(folder, "run " + folder / "a.h5" + " --recipe int4-token --set exceptions=^" + kept +
-                                        " --set exception_recipe=fa2-fp16 --json");
-  CHECK(json_of(again)["summary"][0]["rel_l1"] == document["summary"]["model"][0]["rel_l1"]);
+  // What it prints as exceptions is the same model, --set included.
+  const std::string options = " --recipe int4-token --set o_format=fp32";
+  const std::string text = run(folder, "plan " + folder / "a.h5" + " --budget 1" + options).out;
+  const std::string mark = "the same with qattn run: ";
+  const std::string printed = text.substr(text.find(mark) + mark.size());
+  CHECK(printed.find("exceptions=^(" + kept + ")$") != std::string::npos);
+  const Outcome again = run(folder, "run " + folder / "a.h5" + " --json " + printed.substr(0, printed.find('\n')));
+  REQUIRE(again.status == 0);
+  const nlohmann::json model = json_of(run(folder, "plan " + folder / "a.h5" + " --budget 1 --json" + options));
+  CHECK(json_of(again)["summary"][0]["rel_l1"] == model["summary"]["model"][0]["rel_l1"]);
+  // Two files that hold the same calls: a path does not say which.
+  write_tiny_dump(folder / "b.h5", {"layer_00", "layer_01", "layer_02"});
+  CHECK(run(folder, "plan " + folder / "a.h5" + " " + folder / "b.h5" + " --budget 1").out.find("several files") !=
+        std::string::npos);
   const auto seconds = [&](const char* threshold) {
     const nlohmann::json plan = json_of(run(folder, "plan " + folder / "a.h5" + " --json --threshold " + threshold));
     int count = 0;
@@ -192,7 +203,12 @@ TEST_CASE("plan gives each layer a recipe, and what it prints as exceptions give
   CHECK(seconds("-1") == 0);
   CHECK(seconds("1") == 3);
   CHECK(run(folder, "plan " + folder / "a.h5" + " --budget 1 --threshold 0.5").status == 2);
+  CHECK(run(folder, "plan " + folder / "a.h5" + " --budget 1 --threshold 0.998").status == 2);
   CHECK(run(folder, "plan " + folder / "a.h5" + " --budget 1 --by size").status == 2);
+  CHECK(run(folder, "plan " + folder / "a.h5" + " --by rmse").status == 2);
+  CHECK(run(folder, "plan " + folder / "a.h5" + " --budget 99999999999999999999").status == 2);
+  CHECK(run(folder, "plan " + folder / "a.h5" + " --layer '['").status == 2);
+  CHECK(run(folder, "plan " + folder / "a.h5" + " --set exceptions=layer_00").status == 2);
 }
 
 TEST_CASE("recipes name the bound of FP16 sums") {

@@ -61,7 +61,10 @@ TEST_CASE("A wrong command line is status 2") {
   CHECK(has(failure(folder, "table fa3-table3 --dump " + folder / "a.h5", 2), "draws its own tensors"));
   CHECK(has(failure(folder, "table sage1-table4 --seeds 3", 2), "--seeds"));
   CHECK(has(failure(folder, "table --all", 2), "--output FILE"));
-  CHECK(has(failure(folder, "table --all sage1-table4 --output " + folder / "r", 2), "no ID"));
+  CHECK(has(failure(folder, "table --all sage1-table4 --output " + folder / "r", 2), "--all"));
+  CHECK(has(failure(folder, "table --list sage1-table4", 2), "--list"));
+  CHECK(has(failure(folder, "table sage3-table1c --upstream-seed -1", 2), "--upstream-seed"));
+  CHECK(has(failure(folder, "recipes --keys sage2-4b", 2), "--keys"));
   CHECK(has(failure(folder, "table --all --json --output " + folder / "r", 2), "no form"));
   CHECK(has(failure(folder, "table --all --calls '[' --output " + folder / "r", 2), "--calls"));
   CHECK(has(failure(folder, "table --all --output " + folder / "no/r", 3), "no such folder"));
