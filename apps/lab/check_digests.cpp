@@ -22,7 +22,7 @@ class InstructionDigestFile : public FileCheck {
     return matching(names);
   }
 
-  void run(const std::string& name) override {
+  bool run(const std::string& name) override {
     const auto found = std::find_if(cases_.begin(), cases_.end(), [&](const auto& c) { return c.name == name; });
     const mma::InstructionDigest digest{found->instruction, static_cast<std::uint64_t>(found->seed),
                                         mma::parse_family_blocks(found->families), found->sums};
@@ -39,6 +39,7 @@ class InstructionDigestFile : public FileCheck {
       detail = fmt::format("block {} of the family '{}'", wrong.front().block, mma::to_string(wrong.front().family));
     }
     finish(file_, std::move(row), detail);
+    return true;
   }
 
  private:

@@ -18,7 +18,8 @@ namespace qattn::lab {
 /// What the outputs are compared with, and what passes. Either `recipe` or `kernel` is set.
 struct DumpCheckOptions {
   /// Relative mode: o may be `factor` times as far from float64 attention as the recipe's own output, head by head and
-  /// over the call. The recipe's output is rounded to the format of the dump's o unless `o_format` was set.
+  /// over the call, and a little more in blocks of rows, rows and channels (local_limit.h). The recipe's output is
+  /// rounded to the format of the dump's o unless `o_format` was set.
   std::optional<attention::Recipe> recipe;
   bool keep_o_format = false;  ///< the user has set o_format, so it stays
   double factor = 2;
@@ -38,9 +39,11 @@ struct DumpCheckOptions {
 
 /// One row for each (call, batch, head) and output, then one for the call's o: the keys of check_row() with kind
 /// "dump", then batch, head, passed, and in relative mode rel_l1, max_abs (of o against float64), recipe_rel_l1,
-/// recipe_max_abs (the recipe's own), limit_rel_l1, limit_max_abs; lse: convention, lse_error, lse_against; diagnosis
-/// (null, or what the wrong output looks like). `mismatches` counts the elements beyond the limit; of a head that
-/// fails as a whole at least one. Throws Error(input) for a call without o, Error(usage) for a kernel that is unknown.
+/// recipe_max_abs (the recipe's own), limit_rel_l1, limit_max_abs, worst_block, worst_row, worst_channel (part_json());
+/// lse: convention, lse_error, lse_against; diagnosis (null, or in a few words what the wrong output looks like),
+/// reason (null, or the whole sentence). `mismatches` counts the elements beyond the limit; of a head that fails as a
+/// whole at least one. A call without o, or one that the kernel cannot take, is among the errors. Throws Error(usage)
+/// for a kernel that is unknown, and where no number is a limit.
 CheckResult check_dump(const DumpSet& dumps, const DumpCheckOptions& options);
 
 /// The columns of those rows in readable forms, and all keys in CSV.

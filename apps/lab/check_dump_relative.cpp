@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <cmath>
 #include <mutex>
+#include <optional>
+#include <span>
 
 #include "base/error.h"
 #include "base/parallel.h"
@@ -13,6 +15,8 @@
 #include "lab/dump_verdict.h"
 #include "lab/exceptions.h"
 #include "lab/explain.h"
+#include "lab/local_limit.h"
+#include "lab/lse_verdict.h"
 #include "lab/relative_limit.h"
 #include "lab/runner.h"
 #include "mma/replay.h"
@@ -26,40 +30,48 @@ using attention::Recipe;
 /// two-level FP4 (448 * 6), E5M2.
 constexpr double kKnownPScales[] = {448, 127, 256, 2688, 57344};
 
-/// An lse that is off by less may come from roundings; by more, something is wrong.
-constexpr double kSmallLseError = 0.05;
-
 /// What came of one head, before the heads of its call have been compared.
 struct HeadVerdict {
   Json o_row;
   std::string o_detail;
   metric::Accuracy output{format::kFP32}, recipe{format::kFP32};
+  LocalErrors local;
   double largest_reference = 0;
   bool reversible = false;  ///< an output with its rows in reverse would pass
-  std::int64_t rows = 0;
-  std::vector<LseFit> lse;
-  double recipe_lse_error = 0;  ///< the largest distance of the recipe's lse from float64
+  std::optional<LseHead> lse;
+  std::optional<Error> error;  ///< the head could not be read
 };
 
 class RelativeCheck {
  public:
-  RelativeCheck(const DumpSet& dumps, const DumpCheckOptions& options)
-      : dumps_(dumps), options_(options), exceptions_(*options.recipe) {
-    p_scales_.assign(std::begin(kKnownPScales), std::end(kKnownPScales));
+  RelativeCheck(const DumpSet& dumps, const DumpCheckOptions& options, CheckResult& result)
+      : dumps_(dumps), options_(options), exceptions_(*options.recipe), result_(result) {
+    std::vector<double>& scales = lse_options_.p_scales;
+    scales.assign(std::begin(kKnownPScales), std::end(kKnownPScales));
     const double own = attention::resolved_p_scale(*options.recipe);
-    std::erase(p_scales_, own);
-    if (own != 1) p_scales_.insert(p_scales_.begin(), own);
+    std::erase(scales, own);
+    if (own != 1) scales.insert(scales.begin(), own);
+    lse_options_.tolerance = options.lse_tolerance;
+    lse_options_.demanded = options.lse_demanded;
+    lse_options_.recipe = options.recipe->name;
+    lse_options_.problems = [this](const Piece& piece) {
+      return dumps_.read(dumps_.calls()[piece.call], piece.batch, piece.head);
+    };
   }
 
-  CheckResult run() {
-    const std::vector<Piece> pieces = pieces_of(dumps_);
+  void run(std::span<const Piece> pieces) {
     std::vector<HeadVerdict> verdicts(pieces.size());
     std::mutex mutex;
     std::int64_t done = 0;
     parallel_for(static_cast<std::int64_t>(pieces.size()), options_.threads, [&](std::int64_t i) {
       if (options_.cancelled && options_.cancelled()) throw Interrupted();
       const auto index = static_cast<std::size_t>(i);
-      verdicts[index] = judge(pieces[index]);
+      try {
+        verdicts[index] = judge(pieces[index]);
+      } catch (const Error& error) {
+        if (error.kind() != ErrorKind::input) throw;
+        verdicts[index].error = error;
+      }
       if (!options_.progress) return;
       const std::lock_guard lock(mutex);
       options_.progress(++done, static_cast<std::int64_t>(pieces.size()));
@@ -68,11 +80,9 @@ class RelativeCheck {
       std::size_t end = i;
       while (end < pieces.size() && pieces[end].call == pieces[i].call) ++end;
       const std::span<const Piece> of_call(pieces.data() + i, end - i);
-      if (options_.explain) explain_call(of_call, {verdicts.data() + i, end - i});
-      close_call(of_call, {verdicts.data() + i, end - i});
+      settle_call(of_call, {verdicts.data() + i, end - i});
       i = end;
     }
-    return std::move(result_);
   }
 
  private:
@@ -93,18 +103,21 @@ class RelativeCheck {
     verdict.output = accuracy_of(head, head.o);
     verdict.recipe = accuracy_of(head, head.emulated);
     verdict.largest_reference = head.reference.allFinite() ? head.reference.cwiseAbs().maxCoeff() : 0;
-    verdict.rows = head.o.rows();
-    const RelativeLimit limit =
-        relative_limit(verdict.recipe, options_.factor, head.format(), verdict.largest_reference);
-    verdict.o_row = options_.ulp ? ulp_row(head, verdict) : relative_row(head, limit, verdict);
-    verdict.reversible = !options_.ulp && rows_in_reverse_pass(head.reference, limit, head.format());
+    verdict.local = local_errors(head, options_.factor);
+    options_.ulp ? judge_ulp(head, verdict) : judge_relative(head, verdict);
     if (!verdict.o_row["passed"].get<bool>()) explain_failure(head, recipe, verdict);
-    if (head.has_lse) verdict.lse = fit_lse(head.lse, p_scales_, options_.lse_tolerance);
+    if (head.has_lse) verdict.lse = lse_of(head, verdict);
+    return verdict;
+  }
+
+  LseHead lse_of(const CheckedHead& head, const HeadVerdict& verdict) const {
+    LseHead lse{head.piece, head.lse, fit_lse(head.lse, lse_options_.p_scales, options_.lse_tolerance), 0,
+                verdict.o_row["passed"].get<bool>()};
     for (std::size_t i = 0; i < head.lse.reference.size(); ++i) {
       const double error = std::fabs(head.lse.emulated[i] - head.lse.reference[i]);
-      if (error > verdict.recipe_lse_error) verdict.recipe_lse_error = error;
+      if (error > lse.recipe_error) lse.recipe_error = error;
     }
-    return verdict;
+    return lse;
   }
 
   Json base_row(const Piece& piece, std::string_view output, std::uint64_t elements) const {
@@ -112,17 +125,39 @@ class RelativeCheck {
                     attention::accumulator_evidence(*options_.recipe));
   }
 
-  Json relative_row(const CheckedHead& head, const RelativeLimit& limit, HeadVerdict& verdict) const {
-    Json row = base_row(head.piece, "o", static_cast<std::uint64_t>(verdict.output.count()));
+  RelativeLimit limit_of(const HeadVerdict& verdict, double factor, const format::Format& format) const {
+    return relative_limit(verdict.recipe, factor, format, verdict.largest_reference);
+  }
+
+  void judge_relative(const CheckedHead& head, HeadVerdict& verdict) const {
+    const RelativeLimit limit = limit_of(verdict, options_.factor, head.format());
+    const RelativeLimit usual = limit_of(verdict, kUsualFactor, head.format());
+    const LocalErrors& local = verdict.local;
+    Json& row = verdict.o_row = base_row(head.piece, "o", static_cast<std::uint64_t>(verdict.output.count()));
     add_errors(row, verdict.output, verdict.recipe, limit);
-    const bool within_limit = within(verdict.output, limit);
-    const std::string passing = guard(head.reference, limit, head.format());
+    add_local(row, local);
+    verdict.reversible = rows_in_reverse_pass(head.reference, limit, usual, head.format());
+    const bool within_limit = within(verdict.output, limit) && local.within();
+    const std::string passing = guard(head.reference, limit, usual, head.format());
     row["passed"] = within_limit && passing.empty();
-    if (within_limit && passing.empty()) return row;
+    if (within_limit && passing.empty()) return;
     row["mismatches"] = std::max<std::uint64_t>(1, elements_beyond(head, limit.max_abs));
-    if (!within_limit) row["first"] = first_beyond(head, limit.max_abs);
-    verdict.o_detail = within_limit ? guard_text(passing) : limit_text(verdict, limit);
-    return row;
+    if (within_limit) {
+      verdict.o_detail = guard_text(passing);
+    } else if (within(verdict.output, limit)) {
+      row["first"] = worst_in_parts(head, local);
+      verdict.o_detail = local_text(local, options_.recipe->name, options_.factor);
+    } else {
+      row["first"] = first_beyond(head, limit.max_abs);
+      verdict.o_detail = limit_text(verdict, limit);
+    }
+  }
+
+  static void add_local(Json& row, const LocalErrors& local) {
+    if (local.block.last == 0) return;
+    row["worst_block"] = part_json(local.block, "rows");
+    row["worst_row"] = part_json(local.row, "rows");
+    row["worst_channel"] = part_json(local.channel, "channels");
   }
 
   std::string guard_text(const std::string& passing) const {
@@ -168,6 +203,10 @@ class RelativeCheck {
       if (is_beyond(o, r, limit)) break;
     }
     const Eigen::Index row = found / head.o.cols(), column = found % head.o.cols();
+    return element_json(head, row, column);
+  }
+
+  static Json element_json(const CheckedHead& head, Eigen::Index row, Eigen::Index column) {
     Json first = {{"index", {head.piece.batch, head.piece.head, row, column}},
                   {"recorded", head.o(row, column)},
                   {"reference", head.reference(row, column)}};
@@ -175,9 +214,29 @@ class RelativeCheck {
     return first;
   }
 
+  /// The element that is furthest off in the first part beyond its limit.
+  static Json worst_in_parts(const CheckedHead& head, const LocalErrors& local) {
+    const bool rows = !local.unwritten.empty() || !local.beyond_blocks.empty() || !local.beyond_rows.empty();
+    PartError part = !local.beyond_blocks.empty() ? local.block : rows ? local.row : local.channel;
+    if (!local.unwritten.empty()) part.first = local.unwritten.front();
+    if (!local.unwritten.empty()) part.last = part.first + 1;
+    const Eigen::Index first_row = rows ? part.first : 0, last_row = rows ? part.last : head.o.rows();
+    const Eigen::Index first_column = rows ? 0 : part.first, last_column = rows ? head.o.cols() : part.last;
+    Eigen::Index row = first_row, column = first_column;
+    const auto off = [&](Eigen::Index r, Eigen::Index c) { return std::fabs(head.o(r, c) - head.reference(r, c)); };
+    for (Eigen::Index r = first_row; r < last_row; ++r) {
+      for (Eigen::Index c = first_column; c < last_column; ++c) {
+        if (off(r, c) <= off(row, column)) continue;
+        row = r;
+        column = c;
+      }
+    }
+    return element_json(head, row, column);
+  }
+
   /// --ulp: the recipe's own output, element by element.
-  Json ulp_row(const CheckedHead& head, HeadVerdict& verdict) const {
-    Json row = base_row(head.piece, "o", static_cast<std::uint64_t>(head.o.size()));
+  void judge_ulp(const CheckedHead& head, HeadVerdict& verdict) const {
+    Json& row = verdict.o_row = base_row(head.piece, "o", static_cast<std::uint64_t>(head.o.size()));
     const format::Format& f = head.format();
     const format::Policy to_nearest{format::Rounding::nearest_even, format::Overflow::inf_or_nan,
                                     format::Subnormals::keep};
@@ -196,21 +255,45 @@ class RelativeCheck {
         }
       }
     }
+    const std::string passing = ulp_guard(head.emulated, *options_.ulp, f);
+    verdict.reversible = rows_in_reverse_pass(head.emulated, *options_.ulp, f);
     row["mismatches"] = beyond;
-    row["max_ulp"] = largest;
-    row["passed"] = beyond == 0 && !verdict.output.first_bad();
+    row["max_ulp"] = ulp_json(largest);
+    row["passed"] = beyond == 0 && !verdict.output.first_bad() && passing.empty();
     if (beyond > 0) {
-      verdict.o_detail = fmt::format("{} of {} elements of o are more than {} ulp from {}'s output (at most {})",
-                                     beyond, head.o.size(), *options_.ulp, options_.recipe->name, largest);
+      verdict.o_detail = fmt::format(
+          "{} of {} elements of o are more than {} ulp from {}'s output ({})", beyond, head.o.size(), *options_.ulp,
+          options_.recipe->name, ulp_json(largest).is_null() ? "NaN among them" : fmt::format("at most {}", largest));
     } else if (verdict.output.first_bad()) {
       verdict.o_detail = "o has NaN or Inf, as the recipe has";
+    } else if (!passing.empty()) {
+      fail_guard(verdict, ulp_guard_text(passing, *options_.ulp));
     }
-    return row;
+  }
+
+  static void fail_guard(HeadVerdict& verdict, const std::string& why) {
+    verdict.o_row["passed"] = false;
+    verdict.o_row["mismatches"] = 1;
+    verdict.o_detail = why;
   }
 
   void explain_failure(const CheckedHead& head, const Recipe& recipe, HeadVerdict& verdict) const {
-    const std::string why = diagnosis_text(dumps_, head, recipe, verdict.o_row);
+    const std::string why = diagnosis_text(dumps_, head, recipe, verdict.local, verdict.o_row);
     if (!why.empty()) verdict.o_detail += "; " + why;
+    if (!options_.keep_o_format) verdict.o_detail += storage_hint(head.codes);
+  }
+
+  /// The rows of one call, or the error that kept one of its heads from being checked.
+  void settle_call(std::span<const Piece> pieces, std::span<HeadVerdict> verdicts) {
+    const SelectedCall& call = dumps_.calls()[pieces.front().call];
+    for (const HeadVerdict& verdict : verdicts) {
+      if (!verdict.error) continue;
+      result_.errors.push_back(
+          {dumps_.files()[call.file], call.call->path, verdict.error->what(), verdict.error->kind()});
+      return;
+    }
+    if (options_.explain) explain_call(pieces, verdicts);
+    close_call(pieces, verdicts);
   }
 
   /// --explain: the head that is furthest beyond its limit speaks for the call.
@@ -239,25 +322,32 @@ class RelativeCheck {
     result_.remarks.push_back(fmt::format("{}: {}", place_of(dumps_, pieces[worst]), resemblance_text(found, recipe)));
   }
 
-  void close_call(std::span<const Piece> pieces, std::span<const HeadVerdict> verdicts) {
-    const std::optional<LseConvention> convention = convention_of(verdicts);
+  void close_call(std::span<const Piece> pieces, std::span<HeadVerdict> verdicts) {
+    const bool reversible =
+        std::all_of(verdicts.begin(), verdicts.end(), [](const HeadVerdict& verdict) { return verdict.reversible; });
+    std::vector<LseHead> lse;
+    for (HeadVerdict& verdict : verdicts) {
+      if (options_.ulp && reversible && verdict.o_row["passed"].get<bool>()) {
+        fail_guard(verdict, ulp_guard_text("an output with its rows in reverse order", *options_.ulp));
+      }
+      if (verdict.lse) lse.push_back(std::move(*verdict.lse));
+    }
+    const std::vector<LseVerdict> lse_verdicts = lse.empty() ? std::vector<LseVerdict>() : judge_lse(lse, lse_options_);
     for (std::size_t i = 0; i < pieces.size(); ++i) {
       finish(pieces[i], verdicts[i].o_row, verdicts[i].o_detail);
-      if (convention) finish_lse(pieces[i], verdicts[i], *convention);
+      if (!lse.empty()) finish_lse(lse[i], lse_verdicts[i]);
     }
-    if (!options_.ulp) finish_call(pieces.front(), verdicts);
+    if (!options_.ulp) finish_call(pieces.front(), verdicts, reversible);
   }
 
   /// The row over the whole call: errors of flattened outputs.
-  void finish_call(const Piece& piece, std::span<const HeadVerdict> verdicts) {
+  void finish_call(const Piece& piece, std::span<const HeadVerdict> verdicts, bool reversible) {
     metric::Accuracy output = verdicts.front().output, recipe = verdicts.front().recipe;
     double largest = verdicts.front().largest_reference;
-    bool reversible = verdicts.front().reversible;
     for (const HeadVerdict& verdict : verdicts.subspan(1)) {
       output.merge(verdict.output);
       recipe.merge(verdict.recipe);
       largest = std::max(largest, verdict.largest_reference);
-      reversible = reversible && verdict.reversible;
     }
     const Tensor o = dumps_.read_codes(dumps_.calls()[piece.call], "o", piece.batch, piece.head);
     const RelativeLimit limit = relative_limit(recipe, options_.factor, *o.format, largest);
@@ -279,61 +369,16 @@ class RelativeCheck {
     finish(piece, std::move(row), detail);
   }
 
-  /// The convention that most heads follow; of equally good ones the plainest.
-  std::optional<LseConvention> convention_of(std::span<const HeadVerdict> verdicts) const {
-    if (verdicts.front().lse.empty()) return std::nullopt;
-    const std::vector<LseFit>& some = verdicts.front().lse;
-    std::optional<LseConvention> best;
-    std::size_t most = 0;
-    for (std::size_t c = 0; c < some.size(); ++c) {
-      if (options_.lse_demanded && !satisfies(some[c].convention, *options_.lse_demanded)) continue;
-      const auto count = static_cast<std::size_t>(std::count_if(
-          verdicts.begin(), verdicts.end(), [c](const HeadVerdict& verdict) { return verdict.lse[c].misfits == 0; }));
-      if (count > most || !best) best = some[c].convention;
-      most = std::max(most, count);
-    }
-    return most > 0 || options_.lse_demanded ? best : best_fit(some).convention;
-  }
-
-  void finish_lse(const Piece& piece, const HeadVerdict& verdict, const LseConvention& expected) {
-    const auto fit = std::find_if(verdict.lse.begin(), verdict.lse.end(),
-                                  [&](const LseFit& each) { return each.convention == expected; });
-    const LseFit& best = best_fit(verdict.lse);
-    Json row = base_row(piece, "lse", static_cast<std::uint64_t>(verdict.rows));
-    row["mismatches"] = fit->misfits;
-    row["convention"] = describe(fit->misfits == 0 ? expected : best.convention);
-    row["lse_error"] = fit->max_error;
-    row["lse_against"] = fit->to_recipe ? options_.recipe->name : "float64";
-    row["passed"] = fit->misfits == 0;
-    std::string detail;
-    if (fit->misfits > 0) {
-      row["first"] = {{"index", {piece.batch, piece.head, fit->worst_row}}};
-      detail = lse_text(verdict, *fit, best);
-      if (best.misfits == 0) row["diagnosis"] = "LSE in " + describe(best.convention);
-    }
-    finish(piece, std::move(row), detail);
-  }
-
-  std::string lse_text(const HeadVerdict& verdict, const LseFit& fit, const LseFit& best) const {
-    const std::string where = fmt::format("lse is off by up to {:.4g} (row {}) in {}", fit.max_error, fit.worst_row,
-                                          describe(fit.convention));
-    if (best.misfits == 0) {
-      const std::string_view expected = options_.lse_demanded ? "that was demanded" : "that the other heads follow";
-      return fmt::format("{}, the convention {}; this head is in {} (within {:.3g})", where, expected,
-                         describe(best.convention), best.max_error);
-    }
-    std::string text = fmt::format(
-        "no convention fits the lse within {:.3g}: {} of {} rows are off in {}, the nearest, "
-        "by up to {:.4g} (row {})",
-        options_.lse_tolerance, best.misfits, verdict.rows, describe(best.convention), best.max_error, best.worst_row);
-    if (!verdict.o_row["passed"].get<bool>()) return text + "; o is wrong too";
-    if (best.max_error < kSmallLseError && verdict.recipe_lse_error > options_.lse_tolerance) {
-      text += fmt::format(
-          "; that of {} is itself off float64 by up to {:.4g}, so a kernel of its kind may need "
-          "--lse-tolerance",
-          options_.recipe->name, verdict.recipe_lse_error);
-    }
-    return text;
+  void finish_lse(const LseHead& head, const LseVerdict& verdict) {
+    Json row = base_row(head.piece, "lse", static_cast<std::uint64_t>(head.rows.recorded.size()));
+    row["mismatches"] = verdict.fit.misfits;
+    row["convention"] = describe(verdict.convention);
+    row["lse_error"] = verdict.fit.max_error;
+    row["lse_against"] = verdict.fit.to_recipe ? options_.recipe->name : "float64";
+    row["passed"] = verdict.passed;
+    if (!verdict.passed) row["first"] = {{"index", {head.piece.batch, head.piece.head, verdict.fit.worst_row}}};
+    if (!verdict.diagnosis.empty()) row["diagnosis"] = verdict.diagnosis;
+    finish(head.piece, std::move(row), verdict.detail);
   }
 
   void finish(const Piece& piece, Json row, const std::string& detail) {
@@ -343,14 +388,15 @@ class RelativeCheck {
   const DumpSet& dumps_;
   const DumpCheckOptions& options_;
   const Exceptions exceptions_;
-  std::vector<double> p_scales_;
-  CheckResult result_;
+  LseOptions lse_options_;
+  CheckResult& result_;
 };
 
 }  // namespace
 
-CheckResult check_dump_relative(const DumpSet& dumps, const DumpCheckOptions& options) {
-  return RelativeCheck(dumps, options).run();
+void check_dump_relative(const DumpSet& dumps, const DumpCheckOptions& options, std::span<const Piece> pieces,
+                         CheckResult& result) {
+  RelativeCheck(dumps, options, result).run(pieces);
 }
 
 }  // namespace qattn::lab

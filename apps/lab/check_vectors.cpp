@@ -33,7 +33,7 @@ class VectorFile : public FileCheck {
 
   std::vector<std::string> selected() const override { return matching(reader_.cases()); }
 
-  void run(const std::string& name) override {
+  bool run(const std::string& name) override {
     const std::string& schema = reader_.schema();
     if (schema == io::kInstructionSchema) {
       add(replay_instruction(name), "instruction");
@@ -49,6 +49,7 @@ class VectorFile : public FileCheck {
                               reader_.path(), schema, io::kInstructionSchema, io::kScalarSchema, io::kGemmSchema,
                               io::kDigestSchema, io::kInstructionDigestSchema));
     }
+    return true;
   }
 
  private:
@@ -65,7 +66,7 @@ class VectorFile : public FileCheck {
   void add(const mma::ReplayResult& replayed, std::string_view kind) {
     Json row = check_row(replayed.case_name, kind, replayed.name, replayed.output,
                          static_cast<std::uint64_t>(replayed.elements), static_cast<std::uint64_t>(replayed.mismatches),
-                         replayed.max_ulp, replayed.evidence);
+                         ulp_json(replayed.max_ulp), replayed.evidence);
     std::string detail;
     if (replayed.first) {
       row["first"] = {{"index", replayed.first->index},

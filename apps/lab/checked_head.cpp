@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <limits>
+
 #include "attention/pipeline.h"
 #include "base/fp_environment.h"
 #include "format/encode.h"
@@ -46,7 +48,9 @@ CheckedHead check_head(const DumpSet& dumps, const Piece& piece, const attention
   head.reference = MatrixD::Zero(queries, channels);
   head.emulated = MatrixD::Zero(recipe == nullptr ? 0 : queries, channels);
   const std::vector<double> zeros(static_cast<std::size_t>(queries), 0.0);
-  head.lse = {zeros, zeros, recipe == nullptr ? std::vector<double>() : zeros, zeros};
+  // Rows that belong to no sequence see no key.
+  const std::vector<double> none(zeros.size(), -std::numeric_limits<double>::infinity());
+  head.lse = {none, none, recipe == nullptr ? std::vector<double>() : none, zeros};
   for (const HeadProblem& part : head.parts) {
     const std::int64_t rows = part.problem.q.rows();
     head.o.middleRows(part.first_row, rows) = all.block(part.first_row, 0, rows, channels);

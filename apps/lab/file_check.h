@@ -26,7 +26,8 @@ class FileCheck {
 
   /// The names of the cases that the options ask for.
   virtual std::vector<std::string> selected() const = 0;
-  virtual void run(const std::string& name) = 0;
+  /// False when the options ask for nothing of the case.
+  virtual bool run(const std::string& name) = 0;
 
  protected:
   const CheckOptions& options() const { return options_; }
@@ -39,6 +40,8 @@ class FileCheck {
   void finish(const std::string& file, Json row, const std::string& detail);
   /// A remark for people that fails nothing.
   void remark(std::string text) { result_.remarks.push_back(std::move(text)); }
+  void skip(NotCompared skipped) { result_.skipped.push_back(std::move(skipped)); }
+  void fail(NotCompared error) { result_.errors.push_back(std::move(error)); }
 
  private:
   const CheckOptions& options_;

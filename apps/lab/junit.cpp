@@ -65,10 +65,12 @@ std::string junit_xml(const std::string& suite, const std::vector<JunitCase>& ca
   };
   const std::string totals = fmt::format("name=\"{}\" tests=\"{}\" failures=\"{}\" errors=\"{}\"", escaped(suite),
                                          cases.size(), count(&JunitCase::failure), count(&JunitCase::error));
-  std::string xml =
-      fmt::format("<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<testsuites {0}>\n  <testsuite {0}>\n", totals);
+  const std::string skipped = fmt::format(" skipped=\"{}\"", count(&JunitCase::skipped));
+  std::string xml = fmt::format("<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<testsuites {0}>\n  <testsuite {0}{1}>\n",
+                                totals, skipped);
   for (const JunitCase& each : cases) {
-    const std::string inner = outcome("failure", each.failure) + outcome("error", each.error);
+    const std::string inner =
+        outcome("failure", each.failure) + outcome("error", each.error) + outcome("skipped", each.skipped);
     xml += fmt::format("    <testcase classname=\"{}\" name=\"{}\"", escaped(each.group), escaped(each.name));
     xml += inner.empty() ? "/>\n" : ">\n" + inner + "    </testcase>\n";
   }

@@ -12,6 +12,7 @@ struct JunitCase {
   std::string group;                   ///< the recipe, kernel or kind: JUnit's classname
   std::optional<std::string> failure;  ///< why it failed, any text
   std::optional<std::string> error;    ///< why it could not be checked
+  std::optional<std::string> skipped;  ///< why it was left out
 };
 
 /// One test suite called `suite`. Characters that XML 1.0 does not allow, and bytes that are no UTF-8, become '?'.

@@ -20,10 +20,7 @@ constexpr double kLog2E = 0x1.71547652B82FEp+0;
 double row_error(double recorded, double natural, double shift, const LseConvention& convention) {
   if (natural == -kInfinity) return std::isinf(recorded) ? 0.0 : kInfinity;
   if (!std::isfinite(recorded)) return kInfinity;
-  double expected = natural;
-  if (convention.without_mean) expected -= shift;
-  if (convention.p_scale != 1) expected += elementary::log(convention.p_scale);
-  if (convention.base2) expected *= kLog2E;
+  const double expected = expected_lse(natural, shift, convention);
   const double resolution = std::ldexp(std::max(std::fabs(expected), 0x1p-126), -23);
   return std::max(0.0, std::fabs(recorded - expected) - resolution);
 }
@@ -48,6 +45,13 @@ bool better(const LseFit& a, const LseFit& b) {
 }
 
 }  // namespace
+
+double expected_lse(double natural, double mean_shift, const LseConvention& convention) {
+  double expected = natural;
+  if (convention.without_mean) expected -= mean_shift;
+  if (convention.p_scale != 1) expected += elementary::log(convention.p_scale);
+  return convention.base2 ? expected * kLog2E : expected;
+}
 
 std::string describe(const LseConvention& convention) {
   std::string text = convention.base2 ? "base 2" : "base e";

@@ -19,6 +19,9 @@ struct LseConvention {
   bool operator==(const LseConvention&) const = default;
 };
 
+/// What a convention makes of a row's natural logarithm and its mean_shift (LseRows).
+double expected_lse(double natural, double mean_shift, const LseConvention& convention);
+
 /// "base e", "base 2 without the K-mean shift, with log2 of the P scale 448".
 std::string describe(const LseConvention& convention);
 

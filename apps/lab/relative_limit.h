@@ -23,12 +23,24 @@ RelativeLimit relative_limit(const metric::Accuracy& recipe, double factor, cons
 /// Finite, and both errors within the limit. A reference of zeros has no relative error; max_abs decides alone then.
 bool within(const metric::Accuracy& output, const RelativeLimit& limit);
 
+/// The factor that --factor has unless it is given.
+inline constexpr double kUsualFactor = 2;
+
 /// What a limit is worth: the first of the plainly wrong outputs (all zeros; channels in reverse) that it would let
-/// pass, in words; empty when it lets none. A wrong output that equals the reference is no wrong output.
-std::string guard(const MatrixD& reference, const RelativeLimit& limit, const format::Format& o_format);
+/// pass, in words; empty when it lets none. A wrong output that equals the reference is no wrong output; nor is a
+/// permuted one that differs by less than a quarter and that `usual`, the limit of the usual factor, lets pass too:
+/// then the output hardly varies, and it is not the limit that is at fault.
+std::string guard(const MatrixD& reference, const RelativeLimit& limit, const RelativeLimit& usual,
+                  const format::Format& o_format);
 
 /// The same for an output whose rows are in reverse. Heads whose rows are all alike cannot tell, so it takes a whole
 /// call without any head that can to condemn a limit.
-bool rows_in_reverse_pass(const MatrixD& reference, const RelativeLimit& limit, const format::Format& o_format);
+bool rows_in_reverse_pass(const MatrixD& reference, const RelativeLimit& limit, const RelativeLimit& usual,
+                          const format::Format& o_format);
+
+/// As guard(), for the limit that each element may be `allowed` units in the last place of `o_format` from `target`:
+/// zeros, an output twice as large, channels in reverse.
+std::string ulp_guard(const MatrixD& target, std::uint64_t allowed, const format::Format& o_format);
+bool rows_in_reverse_pass(const MatrixD& target, std::uint64_t allowed, const format::Format& o_format);
 
 }  // namespace qattn::lab

@@ -2,8 +2,11 @@
 #include "lab/check.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <charconv>
+#include <cmath>
+#include <iterator>
 #include <memory>
 
 #include "base/error.h"
@@ -52,15 +55,23 @@ void parse_blocks(const std::string& text, lab::CheckOptions& options) {
       colon == std::string::npos ? options.first_block + 1 : parse(std::string_view(text).substr(colon + 1));
 }
 
-/// Files of recorded vectors, and dumps.
+/// Files of recorded vectors, dumps, and what cannot be read.
 struct Inputs {
   std::vector<std::string> vectors, dumps;
+  std::vector<lab::NotCompared> errors;
 };
 
 Inputs sort_inputs(const std::vector<std::string>& files) {
   Inputs inputs;
   for (const std::string& file : io::dump_files(files)) {
-    (io::schema(file) == io::kDumpSchema ? inputs.dumps : inputs.vectors).push_back(file);
+    try {
+      const bool is_dump = io::schema(file) == io::kDumpSchema;
+      if (is_dump) io::DumpReader reader(file);
+      (is_dump ? inputs.dumps : inputs.vectors).push_back(file);
+    } catch (const Error& error) {
+      if (error.kind() != ErrorKind::input) throw;
+      inputs.errors.push_back({file, "", error.what(), error.kind()});
+    }
   }
   return inputs;
 }
@@ -118,6 +129,8 @@ void append(lab::CheckResult& all, lab::CheckResult&& more) {
   std::move(more.rows.begin(), more.rows.end(), std::back_inserter(all.rows));
   std::move(more.details.begin(), more.details.end(), std::back_inserter(all.details));
   std::move(more.remarks.begin(), more.remarks.end(), std::back_inserter(all.remarks));
+  std::move(more.skipped.begin(), more.skipped.end(), std::back_inserter(all.skipped));
+  std::move(more.errors.begin(), more.errors.end(), std::back_inserter(all.errors));
   all.passed = all.passed && more.passed;
 }
 
@@ -126,7 +139,8 @@ lab::CheckResult run_checks(Options& options, const Inputs& inputs) {
   Progress progress("check", options.output.quiet);
   const auto show = [&](std::int64_t done, std::int64_t total) { progress.show(done, total); };
   lab::CheckResult result;
-  if (inputs.dumps.empty() && !(options.recipe.empty() && options.kernel.empty())) {
+  result.errors = inputs.errors;
+  if (inputs.errors.empty() && inputs.dumps.empty() && !(options.recipe.empty() && options.kernel.empty())) {
     throw Error(ErrorKind::usage, "check: --recipe and --kernel concern dumps, and there is none among the files");
   }
   if (!inputs.dumps.empty()) {
@@ -147,22 +161,45 @@ lab::CheckResult run_checks(Options& options, const Inputs& inputs) {
   return result;
 }
 
-/// One test for each row; a failed row's detail is the next of the details.
+/// One test for each row, for what could not be compared, and for what was skipped.
 std::vector<lab::JunitCase> junit_cases(const lab::CheckResult& result) {
   std::vector<lab::JunitCase> cases;
-  std::size_t detail = 0;
   for (const lab::Json& row : result.rows) {
     std::string name = row["case"].get<std::string>();
     for (const char* key : {"batch", "head"}) {
       if (!lab::find(row, key).is_null()) name += fmt::format("/{} {}", key, row[key].get<std::int64_t>());
     }
-    lab::JunitCase test{name + "/" + row["output"].get<std::string>(), row["name"].get<std::string>(), {}, {}};
-    const lab::Json& passed = lab::find(row, "passed");
-    const bool failed = passed.is_boolean() ? !passed.get<bool>() : row["mismatches"] != 0;
-    if (failed) test.failure = result.details.at(detail++);
+    lab::JunitCase test{name + "/" + row["output"].get<std::string>(), row["name"].get<std::string>(), {}, {}, {}};
+    if (row["reason"].is_string()) test.failure = fmt::format("{}: {}", name, row["reason"].get<std::string>());
     cases.push_back(std::move(test));
   }
+  const auto name_of = [](const lab::NotCompared& each) {
+    return each.name.empty() ? each.file : fmt::format("{}/{}", each.file, each.name);
+  };
+  for (const lab::NotCompared& each : result.errors) cases.push_back({name_of(each), "input", {}, each.reason, {}});
+  for (const lab::NotCompared& each : result.skipped) cases.push_back({name_of(each), "skipped", {}, {}, each.reason});
   return cases;
+}
+
+lab::Json not_compared(const std::vector<lab::NotCompared>& all) {
+  lab::Json list = lab::Json::array();
+  for (const lab::NotCompared& each : all) {
+    list.push_back({{"file", each.file}, {"case", each.name}, {"reason", each.reason}});
+  }
+  return list;
+}
+
+std::string verdict_text(const lab::CheckResult& result, bool dumps_only, std::uint64_t elements,
+                         std::uint64_t mismatches) {
+  const std::string_view word = !result.passed ? "FAILED" : result.errors.empty() ? "passed" : "INCOMPLETE";
+  std::string text =
+      dumps_only
+          ? fmt::format("{}: {} of {} outputs", word, result.passed ? result.rows.size() : result.details.size(),
+                        result.rows.size())
+          : fmt::format("{}: {} of {} elements differ in {} rows", word, mismatches, elements, result.rows.size());
+  if (!result.skipped.empty()) text += fmt::format(", {} skipped", result.skipped.size());
+  if (!result.errors.empty()) text += fmt::format(", {} could not be checked", result.errors.size());
+  return text;
 }
 
 lab::Report report_of(const Options& options, const Inputs& inputs, const lab::CheckResult& result) {
@@ -178,6 +215,14 @@ lab::Report report_of(const Options& options, const Inputs& inputs, const lab::C
     report.context["set"] = options.settings;
     report.context["factor"] = options.factor;
     report.context["lse_tolerance"] = options.lse_tolerance;
+    report.context["lse"] = options.lse;
+    report.context["ulp"] = options.ulp >= 0 ? lab::Json(options.ulp) : lab::Json(nullptr);
+  }
+  report.context["arch"] = options.arch;
+  if (!inputs.vectors.empty()) {
+    report.context["cases"] = options.vectors.cases;
+    report.context["kernels"] = options.vectors.kernels;
+    report.context["blocks"] = {options.vectors.first_block, options.vectors.last_block};
   }
   const bool dumps_only = inputs.vectors.empty();
   report.columns = dumps_only ? lab::dump_check_columns() : lab::check_columns();
@@ -188,34 +233,52 @@ lab::Report report_of(const Options& options, const Inputs& inputs, const lab::C
     elements += row["elements"].get<std::uint64_t>();
     mismatches += row["mismatches"].get<std::uint64_t>();
   }
-  report.summary = {
-      {"cases", result.rows.size()}, {"elements", elements}, {"mismatches", mismatches}, {"passed", result.passed}};
+  report.summary = {{"cases", result.rows.size()},
+                    {"elements", elements},
+                    {"mismatches", mismatches},
+                    {"passed", result.status() == 0},
+                    {"skipped", not_compared(result.skipped)},
+                    {"errors", not_compared(result.errors)}};
   report.notes = result.details;
   report.notes.insert(report.notes.end(), result.remarks.begin(), result.remarks.end());
-  report.notes.push_back(
-      dumps_only ? fmt::format("{}: {} of {} outputs", result.passed ? "passed" : "FAILED",
-                               result.passed ? result.rows.size() : result.details.size(), result.rows.size())
-                 : fmt::format("{}: {} of {} elements differ in {} rows", result.passed ? "passed" : "FAILED",
-                               mismatches, elements, result.rows.size()));
+  for (const lab::NotCompared& each : result.skipped) report.notes.push_back(each.reason);
+  for (const lab::NotCompared& each : result.errors) report.notes.push_back("not checked: " + each.reason);
+  report.notes.push_back(verdict_text(result, dumps_only, elements, mismatches));
   return report;
 }
 
 int check(Options options) {
   parse_blocks(options.blocks, options.vectors);
   const std::vector<std::string> files = options.work.selection.inputs;
+  const auto write_junit = [&options](const std::vector<lab::JunitCase>& cases) {
+    if (!options.junit.empty()) io::write_file(options.junit, lab::junit_xml("qattn check", cases));
+  };
+  Inputs inputs;
+  lab::CheckResult result;
   try {
-    const Inputs inputs = sort_inputs(files);
-    const lab::CheckResult result = run_checks(options, inputs);
-    if (!options.junit.empty()) io::write_file(options.junit, lab::junit_xml("qattn check", junit_cases(result)));
-    emit(report_of(options, inputs, result), options.output);
-    return result.passed ? 0 : 1;
+    inputs = sort_inputs(files);
+    result = run_checks(options, inputs);
   } catch (const Error& error) {
     // A CI system that reads the JUnit file is to see why there was nothing to check.
-    if (!options.junit.empty() && error.kind() == ErrorKind::input) {
-      io::write_file(options.junit, lab::junit_xml("qattn check", {{files.front(), "input", {}, error.what()}}));
-    }
+    if (error.kind() == ErrorKind::input)
+      write_junit({{fmt::format("{}", fmt::join(files, " ")), "input", {}, error.what(), {}}});
     throw;
   }
+  write_junit(junit_cases(result));
+  lab::require_comparison(result);
+  emit(report_of(options, inputs, result), options.output);
+  return result.status();
+}
+
+/// Numbers that are limits: finite, at least zero, and above it where `above_zero`.
+CLI::Validator limit(bool above_zero) {
+  return CLI::Validator(
+      [above_zero](const std::string& text) -> std::string {
+        const std::optional<double> value = parse_number(text);
+        if (value && std::isfinite(*value) && (above_zero ? *value > 0 : *value >= 0)) return "";
+        return fmt::format("{} is no finite number {} 0", text, above_zero ? "above" : "of at least");
+      },
+      above_zero ? "NUMBER > 0" : "NUMBER >= 0");
 }
 
 void add_dump_options(CLI::App& command, Options& options) {
@@ -223,7 +286,7 @@ void add_dump_options(CLI::App& command, Options& options) {
       ->type_name("NAME");
   add_set_option(command, options.settings);
   command.add_option("--factor", options.factor, "dumps: how much more than the recipe a kernel may lose")
-      ->check(CLI::PositiveNumber)
+      ->check(limit(true))
       ->capture_default_str();
   command
       .add_option("--kernel", options.kernel,
@@ -231,14 +294,17 @@ void add_dump_options(CLI::App& command, Options& options) {
       ->type_name("NAME");
   command
       .add_option("--ulp", options.ulp, "dumps: o may be so many units in the last place from the kernel's or recipe's")
-      ->check(CLI::NonNegativeNumber)
+      ->check([](const std::string& text) {
+        const bool digits = !text.empty() && text.find_first_not_of("0123456789") == std::string::npos;
+        return digits ? std::string() : fmt::format("{} is no whole number of at least 0", text);
+      })
       ->type_name("N");
   command
       .add_option("--lse", options.lse,
                   "dumps: the convention that lse must follow: e or 2, then ,no-mean and ,p-scale")
       ->type_name("CONVENTION");
   command.add_option("--lse-tolerance", options.lse_tolerance, "dumps: absolute, with --recipe")
-      ->check(CLI::NonNegativeNumber)
+      ->check(limit(false))
       ->capture_default_str();
   command.add_flag("--explain", options.explain,
                    "dumps: which single change of the recipe comes nearest to the output");

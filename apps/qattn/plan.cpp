@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <memory>
 
 #include "base/error.h"
@@ -116,6 +117,7 @@ std::vector<std::string> notes_of(const Options& options, const lab::DumpSet& du
 }
 
 int plan(const Options& options) {
+  if (!std::isfinite(options.threshold)) throw Error(ErrorKind::usage, "plan: --threshold is to be a number");
   const Stopwatch time;
   const lab::Sensitivity by = lab::parse_sensitivity(options.by);
   const std::vector<lab::Trial> trials = trials_of(options);

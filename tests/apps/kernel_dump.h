@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "apps/tiny_dump.h"
+#include "attention/problem.h"
 #include "format/encode.h"
 #include "io/dump.h"
 
@@ -80,6 +81,11 @@ inline std::vector<PlainHead> plain_heads(std::size_t count, std::int64_t querie
                      random_matrix(3 * h + 2, keys, head_dim), 1 / std::sqrt(static_cast<double>(head_dim))});
   }
   return heads;
+}
+
+/// The same as a problem without a mask.
+inline attention::Problem problem_of(const PlainHead& head) {
+  return {head.q, head.k, head.v, head.sm_scale, false, attention::CausalAlign::top_left, {}, {}};
 }
 
 /// [1, H, N, D] (or [B, H / B, N, D]) of matrices, rounded to `format`.

@@ -25,7 +25,7 @@ struct ScratchFile {
 
 std::string error_of(const lab::CheckOptions& options, ErrorKind kind) {
   try {
-    lab::check_vectors(options);
+    lab::require_comparison(lab::check_vectors(options));
   } catch (const Error& error) {
     CHECK(error.kind() == kind);
     return error.what();
@@ -117,16 +117,19 @@ TEST_CASE("files, cases and blocks that cannot be checked are refused by name") 
 namespace {
 
 /// Kernel vectors with one case "case_a" of one head of four tokens, FP16, whose kernel "group" is called `kernel`.
-void write_kernel_vectors(const std::string& path, const std::string& kernel) {
+void write_kernel_vectors(const std::string& path, const std::string& kernel, const std::string& output = "o") {
   io::Hdf5Writer writer(path);
   writer.set_attributes("", {{"schema", std::string(io::kKernelSchema)}, {"layout", std::string("HND")}});
   const std::vector<std::int64_t> shape = {1, 1, 4, 64}, origin = {0, 0, 0, 0};
   const std::vector<std::byte> zeros(4 * 64 * 2);
-  for (const char* name : {"q", "k", "v", "kernels/group/o"}) {
-    const std::string dataset = std::string("case_a/") + name;
-    writer.create_codes(dataset, 2, shape, shape);
-    writer.write(dataset, origin, shape, zeros);
-    writer.set_attribute(dataset, "dtype", std::string("float16"));
+  for (const std::string& name : {std::string("q"), std::string("k"), std::string("v"), "kernels/group/" + output}) {
+    const std::string dataset = "case_a/" + name;
+    const bool rows_only = name == "kernels/group/lse";
+    const std::vector<std::int64_t> extents = rows_only ? std::vector<std::int64_t>{1, 1, 4} : shape;
+    writer.create_codes(dataset, rows_only ? 4 : 2, extents, extents);
+    writer.write(dataset, {origin.begin(), origin.begin() + std::ssize(extents)}, extents,
+                 {zeros.begin(), zeros.begin() + (rows_only ? 16 : std::ssize(zeros))});
+    writer.set_attribute(dataset, "dtype", std::string(rows_only ? "float32" : "float16"));
   }
   writer.set_attribute("case_a/kernels/group", "kernel", kernel);
   writer.commit();
@@ -170,9 +173,43 @@ TEST_CASE("a kernel on another architecture is a prediction, and one that exists
     CHECK(row["name"] == "sm89_fp8_per_warp_fp32");
     CHECK(row["evidence"].get<std::string>().rfind("predicted", 0) == 0);
   }
-  REQUIRE(result.remarks.size() == 1);
-  CHECK(result.remarks[0].find("c0 (sm90_fp8_per_thread) skipped: ") != std::string::npos);
-  CHECK(result.remarks[0].find("sm90") != std::string::npos);
+  REQUIRE(result.skipped.size() == 1);
+  CHECK(result.skipped[0].name == "c0/sm90_fp8_per_thread");
+  CHECK(result.skipped[0].file == options.files[0]);
+  CHECK(result.skipped[0].reason.find("c0 (sm90_fp8_per_thread) skipped: ") != std::string::npos);
+}
+
+TEST_CASE("a check that compares nothing is an error: unknown architecture, no such kernel, all skipped") {
+  lab::CheckOptions options;
+  options.files = {vectors("kernel_vectors_1.h5")};
+  options.cases = "^c0$";
+  options.arch = "sm999";
+  CHECK(error_of(options, ErrorKind::usage).find("--arch 'sm999' is none of ") != std::string::npos);
+  options.arch = "";
+  options.kernels = "zzz";
+  CHECK(error_of(options, ErrorKind::usage).find("no kernel matches 'zzz'") != std::string::npos);
+  options.kernels = "^sm90_fp8_per_thread ";
+  options.arch = "sm89";
+  const std::string message = error_of(options, ErrorKind::usage);
+  CHECK(message.find("nothing was compared, all 1 were skipped") != std::string::npos);
+}
+
+TEST_CASE("a damaged file, and a kernel without o, are errors beside what passes in other files") {
+  const ScratchFile file;
+  lab::CheckOptions options;
+  options.files = {"no_such_file.h5", vectors("sdpa_vectors.h5")};
+  options.cases = "^s6$";
+  const lab::CheckResult result = lab::check_vectors(options);
+  CHECK(result.passed);
+  CHECK(result.status() == 3);
+  CHECK(result.rows.size() == 4);
+  REQUIRE(result.errors.size() == 1);
+  CHECK(result.errors[0].file == "no_such_file.h5");
+
+  write_kernel_vectors(file.path, "aten._scaled_dot_product_efficient_attention", "lse");
+  options.files = {file.path};
+  options.cases = "";
+  CHECK(error_of(options, ErrorKind::input).find("case_a/kernels/group: holds no 'o'") != std::string::npos);
 }
 
 TEST_CASE("a kernel that is not known is an error of the file that names file, case, group, kernel and what is known") {

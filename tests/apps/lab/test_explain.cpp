@@ -22,13 +22,7 @@ std::vector<lab::Resemblance> look(const attention::Problem& problem, const atte
 }
 
 attention::Problem problem_of(std::int64_t queries, std::int64_t keys) {
-  const testing::PlainHead head = testing::plain_heads(1, queries, keys, 32).front();
-  attention::Problem problem;
-  problem.q = head.q;
-  problem.k = head.k;
-  problem.v = head.v;
-  problem.sm_scale = head.sm_scale;
-  return problem;
+  return testing::problem_of(testing::plain_heads(1, queries, keys, 32).front());
 }
 
 }  // namespace

@@ -13,13 +13,7 @@ using io::testing::contains;
 namespace {
 
 attention::Problem problem_of(std::int64_t queries = 40, std::int64_t keys = 80) {
-  const testing::PlainHead head = testing::plain_heads(1, queries, keys, 16).front();
-  attention::Problem problem;
-  problem.q = head.q;
-  problem.k = head.k;
-  problem.v = head.v;
-  problem.sm_scale = head.sm_scale;
-  return problem;
+  return testing::problem_of(testing::plain_heads(1, queries, keys, 16).front());
 }
 
 std::optional<lab::NanOrigin> origin(const attention::Problem& problem, const std::string& recipe,

@@ -1,5 +1,6 @@
 // Cells and rows: the same bytes as an ordinary run, through files and merges too.
 #include "apps/tiny_dump.h"
+#include "apps/trials.h"
 #include "lab/recipe_file.h"
 #include "lab/results.h"
 #include "lab/results_file.h"
@@ -11,22 +12,12 @@ using namespace qattn;
 using io::testing::contains;
 using io::testing::message_of;
 using io::testing::ScratchFolder;
+using testing::text_of;
 using testing::TinyShape;
+using testing::trials_of;
 using testing::write_tiny_dump;
 
 namespace {
-
-std::vector<lab::Trial> trials_of(std::initializer_list<const char*> names) {
-  std::vector<lab::Trial> trials;
-  for (const char* name : names) trials.push_back({lab::load_recipe(name)});
-  return trials;
-}
-
-std::string text_of(const std::vector<lab::Json>& rows) {
-  std::string text;
-  for (const lab::Json& row : rows) text += lab::to_json(row) + "\n";
-  return text;
-}
 
 /// Everything measured, without any file.
 lab::Results measured(const lab::DumpSet& dumps, const std::vector<lab::Trial>& trials) {

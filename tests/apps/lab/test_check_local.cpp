@@ -1,0 +1,104 @@
+// Limits of blocks, rows and channels: faults that hide behind a noisy recipe over a whole head are caught.
+#include <cmath>
+
+#include "apps/checked_dump.h"
+#include "attention/pipeline.h"
+
+using namespace qattn;
+using io::testing::contains;
+using testing::check_named;
+using testing::plain_heads;
+using testing::PlainHead;
+using testing::PlainOutput;
+using testing::row_of;
+using testing::verdict;
+
+namespace {
+
+const char* const kNoisy[] = {"sage2-8b", "sage2-4b", "fa3-fp8", "sage3-nvfp4"};
+
+const std::vector<PlainHead>& heads() {
+  static const std::vector<PlainHead> all = plain_heads(2, 320, 320, 64);
+  return all;
+}
+
+attention::Problem causal_problem(std::size_t head) {
+  attention::Problem problem = testing::problem_of(heads()[head]);
+  problem.is_causal = true;
+  return problem;
+}
+
+/// What a kernel of the recipe's arithmetic returns; head 1 is `change`d.
+template <class Change>
+lab::CheckResult changed(const std::string& name, const Change& change) {
+  const attention::Recipe recipe = lab::with_overrides(lab::load_recipe(name), {{"o_format", "fp16"}});
+  std::vector<PlainOutput> outputs;
+  for (std::size_t h = 0; h < heads().size(); ++h) {
+    outputs.push_back({attention::run_recipe(causal_problem(h), recipe, format::kFP16).o, {}});
+  }
+  change(outputs[1].o, recipe);
+  return verdict(outputs, {{"is_causal", true}}, heads(), name);
+}
+
+}  // namespace
+
+TEST_CASE("a recipe's own output is within every limit and at the recipe's own error in each part") {
+  for (const char* name : kNoisy) {
+    const lab::CheckResult result = changed(name, [](MatrixD&, const attention::Recipe&) {});
+    CAPTURE(name, result.details);
+    CHECK(result.passed);
+    for (const char* part : {"worst_block", "worst_row", "worst_channel"}) {
+      const double used = row_of(result, 1)[part]["of_limit"].get<double>();
+      CAPTURE(part, used);
+      CHECK(used > 0.1);
+      CHECK(used < 0.5);
+    }
+  }
+}
+
+TEST_CASE("a few rows of zeros fail outright, whatever the recipe loses") {
+  for (const char* name : kNoisy) {
+    for (const std::int64_t count : {1, 16}) {
+      CAPTURE(name, count);
+      const lab::CheckResult result =
+          changed(name, [&](MatrixD& o, const attention::Recipe&) { o.middleRows(200, count).setZero(); });
+      check_named(result, 1, "unwritten rows",
+                  count == 1 ? "looks like unwritten row 200: " : "looks like unwritten rows 200 to 215: ");
+      CHECK(row_of(result, 0)["passed"] == true);
+      const auto first = row_of(result, 1)["first"]["index"][2].get<std::int64_t>();
+      CHECK((first >= 200 && first < 200 + count));
+      CHECK(contains(row_of(result, 1)["reason"].get<std::string>(), "looks like unwritten row"));
+    }
+  }
+}
+
+TEST_CASE("keys that the last rows alone see and do not get are noticed in their block") {
+  for (const char* name : kNoisy) {
+    CAPTURE(name);
+    const lab::CheckResult result = changed(name, [](MatrixD& o, const attention::Recipe& recipe) {
+      attention::Problem shorter = causal_problem(1);
+      shorter.k.bottomRows(64) = shorter.k.middleRows(192, 64).eval();
+      shorter.v.bottomRows(64) = shorter.v.middleRows(192, 64).eval();
+      o.bottomRows(64) = attention::run_recipe(shorter, recipe, format::kFP16).o.bottomRows(64);
+    });
+    CAPTURE(result.details);
+    CHECK(row_of(result, 1)["passed"] == false);
+    CHECK(row_of(result, 0)["passed"] == true);
+    CHECK(row_of(result, 1)["worst_block"]["rows"] == lab::Json({256, 320}));
+  }
+}
+
+TEST_CASE("one row of another head and one scaled channel are noticed") {
+  for (const char* name : kNoisy) {
+    CAPTURE(name);
+    const lab::CheckResult row =
+        changed(name, [](MatrixD& o, const attention::Recipe&) { o.row(77) = o.row(300).eval(); });
+    CAPTURE(row.details);
+    CHECK(row_of(row, 1)["passed"] == false);
+    CHECK(row_of(row, 1)["worst_row"]["rows"] == lab::Json({77, 78}));
+    const lab::CheckResult channel = changed(name, [](MatrixD& o, const attention::Recipe&) { o.col(9) *= 4; });
+    CAPTURE(channel.details);
+    CHECK(row_of(channel, 1)["passed"] == false);
+    CHECK(row_of(channel, 1)["worst_channel"]["channels"] == lab::Json({9, 10}));
+  }
+}
