@@ -17,6 +17,20 @@ namespace {
 
 thread_local bool inside_task = false;
 
+/// The outermost loop around is of one thread, and so are all within.
+thread_local bool one_thread = false;
+
+class OneThreadScope {
+ public:
+  OneThreadScope() : before_(one_thread) { one_thread = true; }
+  ~OneThreadScope() { one_thread = before_; }
+  OneThreadScope(const OneThreadScope&) = delete;
+  OneThreadScope& operator=(const OneThreadScope&) = delete;
+
+ private:
+  bool before_;
+};
+
 /// Marks the thread as one that runs a piece, and keeps the default floating-point environment.
 class TaskScope {
  public:
@@ -69,11 +83,12 @@ class Pieces {
 
 void parallel_for(std::int64_t count, int threads, const std::function<void(std::int64_t)>& body) {
   Pieces pieces(body);
-  if (inside_task) {
+  if (one_thread || (threads == 1 && !inside_task)) {
+    const OneThreadScope scope;
+    for (std::int64_t i = 0; i < count; ++i) pieces(i);
+  } else if (inside_task) {
     // Isolated: while it waits, the thread must not begin another piece of the outer loop, whose memory would add up.
     tbb::this_task_arena::isolate([&] { pieces.run_here(count); });
-  } else if (threads == 1) {
-    for (std::int64_t i = 0; i < count; ++i) pieces(i);
   } else {
     // An arena alone gets no more workers than there are cores; the control lifts that for a caller who asks for more.
     const int concurrency = threads > 0 ? threads : tbb::this_task_arena::max_concurrency();

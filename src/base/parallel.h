@@ -12,7 +12,8 @@ namespace qattn {
 ///
 /// Called from a body of another parallel_for, it shares that one's threads, whatever `threads` says: a loop over heads
 /// keeps all its threads busy although there are fewer heads than threads, when each head loops over its query blocks.
-/// Such an inner loop passes 1, and so runs in its caller's thread alone when nobody is around it.
+/// Such an inner loop passes 1, and so runs in its caller's thread alone when nobody is around it, or a loop of one
+/// thread is.
 void parallel_for(std::int64_t count, int threads, const std::function<void(std::int64_t)>& body);
 
 }  // namespace qattn

@@ -69,6 +69,21 @@ TEST_CASE("a parallel_for within another shares its threads and begins no other 
   }
 }
 
+TEST_CASE("within a parallel_for of one thread all stays in that thread, in ascending order") {
+  const std::thread::id caller = std::this_thread::get_id();
+  std::vector<std::int64_t> order;
+  qattn::parallel_for(3, 1, [&](std::int64_t outer) {
+    qattn::parallel_for(50, 1, [&](std::int64_t inner) {
+      qattn::parallel_for(2, 0, [&](std::int64_t innermost) {
+        REQUIRE(std::this_thread::get_id() == caller);
+        order.push_back(100 * outer + 2 * inner + innermost);
+      });
+    });
+  });
+  CHECK(order.size() == 300);
+  CHECK(std::is_sorted(order.begin(), order.end()));
+}
+
 TEST_CASE("alone, a parallel_for of one thread stays in its caller's thread, in ascending order") {
   std::vector<std::int64_t> order;
   const auto caller = std::this_thread::get_id();
