@@ -145,7 +145,9 @@ void add_backward_options(CLI::App& command, WorkOptions& options) {
 void add_upstream_seed_option(CLI::App& command, WorkOptions& options) {
   command.add_option("--upstream-seed", options.seed, "seed of the N(0, 1) upstream gradient of calls without `do`")
       ->type_name("N")
-      ->check(CLI::NonNegativeNumber);
+      ->check([](const std::string& text) {  // CLI11 takes -1 for 2^64 - 1
+        return std::string(text.starts_with('-') ? "a seed is a number from 0 on" : "");
+      });
 }
 
 std::vector<std::string> WorkOptions::with_output(std::vector<std::string> labels) const {

@@ -171,9 +171,7 @@ void add_table(CLI::App& app, Action& action) {
   command->add_option("--seeds", options->seeds, "draws of a synthetic table's tensors (default: as the table says)")
       ->type_name("N")
       ->check(CLI::Range(0, 10000));
-  command
-      ->add_option("--upstream-seed", options->work.seed, "seed of the N(0, 1) upstream gradient of calls without `do`")
-      ->type_name("N");
+  add_upstream_seed_option(*command, options->work);
   add_work_options(*command, options->work);
   add_output_options(*command, options->output);
   command->callback([options, &action] { action = [options] { return table(*options); }; });
