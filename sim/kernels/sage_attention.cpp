@@ -168,8 +168,10 @@ void BlockReplay::row_max_and_exponents(Index row, std::span<const float> thread
     max = std::max(max, form_.scaled_max(own, thread_gain[t], form_.offset));
   }
   rescale_[static_cast<std::size_t>(row)] = before - max;
-  std::array<float, 128> gain{};
-  for (std::size_t i = 0; i < x.size(); ++i) gain[i] = thread_gain[thread_of(i)];
+  std::array<float, 8> of_columns{};  // the threads' columns repeat every 8
+  for (std::size_t i = 0; i < of_columns.size(); ++i) of_columns[i] = thread_gain[thread_of(i)];
+  std::array<float, 128> gain;
+  for (std::size_t i = 0; i < x.size(); i += 8) std::copy_n(of_columns.begin(), 8, gain.begin() + i);
   form_.exponents(x, std::span<const float>(gain.data(), x.size()), -max, x);
 }
 
@@ -181,8 +183,9 @@ MatrixCodes BlockReplay::rounded_p() const {
   scalar::apply(scalar::cast_spec(*form_.p_format, fp8 ? scalar::Cast::rn_satfinite : scalar::Cast::rn), all, all);
   if (!fp8) return natural;
   MatrixCodes stored(rows_, columns_);
-  for (Index row = 0; row < rows_; ++row) {
-    for (Index i = 0; i < columns_; ++i) stored(row, i) = natural(row, i / 16 * 16 + kStoredToken[i % 16]);
+  for (Index first = 0; first < natural.size(); first += 16) {
+    const std::uint32_t* from = natural.data() + first;
+    for (std::size_t i = 0; i < 16; ++i) stored.data()[first + static_cast<Index>(i)] = from[kStoredToken[i]];
   }
   return stored;
 }

@@ -49,7 +49,22 @@ HWY_INLINE void transform(const Kernel& kernel, const void* x, void* y, std::siz
   if (i < n) take_few(n - i);
 }
 
-void encode_narrow(const NarrowEncoder& e, const float* x, std::uint32_t* codes, std::size_t n) {
+#if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX2
+
+/// Lanes with counts of their own shift in one operation, a count for all lanes takes two on Intel's cores.
+HWY_INLINE I shift_count(int count) { return hn::Set(DI(), count); }
+HWY_INLINE I shift_right(I x, I count) { return hn::Shr(x, count); }
+
+#else
+
+HWY_INLINE int shift_count(int count) { return count; }
+HWY_INLINE I shift_right(I x, int count) { return hn::ShiftRightSame(x, count); }
+
+#endif
+
+/// `kSaturates`: what is too large becomes a number, not the code of Inf or NaN.
+template <bool kSaturates>
+HWY_INLINE void encode_narrow_as(const NarrowEncoder& e, const float* x, std::uint32_t* codes, std::size_t n) {
   const DI d;
   const DF df;
   const auto magnitude_mask = hn::Set(d, 0x7FFFFFFF);
@@ -61,19 +76,25 @@ void encode_narrow(const NarrowEncoder& e, const float* x, std::uint32_t* codes,
   const auto largest_number = hn::Set(d, e.largest_number);
   const auto nan = hn::Set(d, e.nan);
   const auto sign = hn::Set(d, e.sign_code);
+  const auto mantissa_shift = shift_count(23 - e.mantissa_bits), sign_shift = shift_count(e.sign_shift);
   const auto kernel = [&](I bits) {
     const auto absolute = hn::And(bits, magnitude_mask);
     const auto bounded = hn::Min(absolute, bound);
     const auto exponent = hn::Max(hn::And(bounded, exponent_mask), least);
     const auto start = hn::Add(exponent, to_unit);
     const auto sum = hn::BitCast(d, hn::Add(hn::BitCast(df, bounded), hn::BitCast(df, start)));
-    const auto binade = hn::ShiftRightSame(hn::Sub(exponent, least), 23 - e.mantissa_bits);
+    const auto binade = shift_right(hn::Sub(exponent, least), mantissa_shift);
     const auto magnitude = hn::Min(hn::Add(hn::Sub(sum, start), binade), overflow);
-    const auto code = hn::Or(magnitude, hn::And(hn::ShiftRightSame(bits, e.sign_shift), sign));
+    const auto code = hn::OrAnd(magnitude, shift_right(bits, sign_shift), sign);
+    if constexpr (kSaturates) return hn::IfThenElse(hn::Gt(absolute, exponent_mask), nan, code);
     const auto is_nan = hn::Or(hn::Gt(magnitude, largest_number), hn::Gt(absolute, exponent_mask));
     return hn::IfThenElse(is_nan, nan, code);
   };
   transform(kernel, x, codes, n);
+}
+
+void encode_narrow(const NarrowEncoder& e, const float* x, std::uint32_t* codes, std::size_t n) {
+  e.overflow <= e.largest_number ? encode_narrow_as<true>(e, x, codes, n) : encode_narrow_as<false>(e, x, codes, n);
 }
 
 void decode_narrow(const NarrowDecoder& c, const std::uint32_t* codes, float* x, std::size_t n) {
