@@ -71,7 +71,8 @@ class VectorFile : public FileCheck {
     if (replayed.first) {
       row["first"] = {{"index", replayed.first->index},
                       {"recorded", fmt::format("0x{:X}", replayed.first->expected)},
-                      {"computed", fmt::format("0x{:X}", replayed.first->computed)}};
+                      {"computed", fmt::format("0x{:X}", replayed.first->computed)},
+                      {"operands", replayed.first->detail}};
       detail = fmt::format("element [{}]: recorded 0x{:X}, computed 0x{:X}; {}", fmt::join(replayed.first->index, ", "),
                            replayed.first->expected, replayed.first->computed, replayed.first->detail);
     }

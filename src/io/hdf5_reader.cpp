@@ -322,8 +322,8 @@ std::set<FileStamp>& tried_files() {
 /// process is copied.
 void try_metadata(const std::string& path, const InputFile& file) {
   if (tried_files().contains(file.stamp())) return;
-  constexpr std::uint64_t kBytesASecond = std::uint64_t{64} << 20;
-  const auto seconds = static_cast<unsigned>(10 + file.stamp().size / kBytesASecond);
+  constexpr std::uint64_t kBytesASecond = std::uint64_t{16} << 20;
+  const auto seconds = static_cast<unsigned>(5 + file.stamp().size / kBytesASecond);
   const TrialEnd end = try_apart(
       [&] {
         const Hdf5Handle opened(H5Fopen(path.c_str(), H5F_ACC_RDONLY, H5P_DEFAULT), H5Fclose);

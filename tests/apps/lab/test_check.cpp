@@ -74,6 +74,7 @@ TEST_CASE("one changed code fails the check and is located") {
   const std::int64_t per_product = changed.rows * changed.columns;
   const lab::Json where = {index / per_product, index % per_product / changed.columns, index % changed.columns};
   CHECK(result.rows[0]["first"]["index"] == where);
+  CHECK(result.rows[0]["first"]["operands"].get<std::string>().find("e_max") != std::string::npos);
   REQUIRE(result.details.size() == 1);
   CHECK(result.details[0].find("e_max") != std::string::npos);
 }
