@@ -105,7 +105,7 @@ TEST_CASE("a right output whose V hardly varies passes, with a fine recipe and w
   }
 }
 
-TEST_CASE("--ulp so large that zeros, doubled or permuted outputs would pass fails a right output") {
+TEST_CASE("an --ulp so large that zeros, doubled or permuted outputs would pass fails a right output") {
   const ScratchFolder folder;
   const PlainHead& head = three_heads()[0];
   const attention::Problem problem = testing::problem_of(head);
