@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <type_traits>
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "mma/tile_kernels.cpp"
@@ -221,28 +220,6 @@ struct Accumulator {
   }
 };
 
-/// Positions whose exponents are spread at once.
-constexpr std::size_t kSpread = 64;
-
-/// Each exponent as often as it fits 32 bits: a load alone copies those to a whole vector, single bytes take a shuffle
-/// more on Intel's cores.
-template <class E>
-HWY_INLINE void spread_exponents(const E* HWY_RESTRICT a, std::size_t n, std::int32_t* HWY_RESTRICT spread) {
-  using U = std::make_unsigned_t<E>;
-  constexpr std::int32_t kCopies = sizeof(E) == 1 ? 0x01010101 : 0x00010001;
-  const hn::CappedTag<std::int32_t, 16> di;
-  const hn::Rebind<U, decltype(di)> du;
-  const std::size_t lanes = hn::Lanes(di);
-  std::size_t k = 0;
-  for (; k + lanes <= n; k += lanes) {
-    const auto x = hn::PromoteTo(di, hn::LoadU(du, reinterpret_cast<const U*>(a + k)));
-    hn::StoreU(hn::Mul(x, hn::Set(di, kCopies)), di, spread + k);
-  }
-  for (; k < n; ++k) {
-    spread[k] = static_cast<std::int32_t>(static_cast<U>(a[k]) * static_cast<std::uint32_t>(kCopies));
-  }
-}
-
 /// The largest product exponent of each column. All columns advance together, even and odd positions apart: each
 /// maximum waits for the one before it.
 template <class E>
@@ -253,29 +230,19 @@ HWY_INLINE void largest_exponents(const E* HWY_RESTRICT a, const E* HWY_RESTRICT
   constexpr std::size_t kVectors = kColumns / kLanes;
   hn::Vec<decltype(d)> e_max[2][kVectors];
   for (std::size_t v = 0; v < kVectors; ++v) e_max[0][v] = e_max[1][v] = hn::Set(d, static_cast<E>(2 * kZeroMark<E>));
-  const auto take = [&](hn::Vec<decltype(d)> x, std::size_t k, std::size_t parity) {
+  const auto take = [&](std::size_t k, std::size_t parity) {
+    const auto x = hn::Set(d, a[k]);
     for (std::size_t v = 0; v < kVectors; ++v) {
       const auto sum = hn::Add(x, hn::Load(d, b + k * kColumns + v * kLanes));
       e_max[parity][v] = hn::Max(e_max[parity][v], sum);
     }
   };
-#if HWY_TARGET == HWY_SCALAR
-  for (std::size_t k = 0; k < depth; ++k) take(hn::Set(d, a[k]), k, 0);
-#else
-  const hn::Repartition<std::int32_t, decltype(d)> di;
-  HWY_ALIGN std::int32_t spread[kSpread];
-  for (std::size_t first = 0; first < depth; first += kSpread) {
-    const std::size_t n = std::min(kSpread, depth - first);
-    spread_exponents(a + first, n, spread);
-    const auto copies = [&](std::size_t k) { return hn::BitCast(d, hn::Set(di, spread[k])); };
-    std::size_t k = 0;
-    for (; k + 2 <= n; k += 2) {
-      take(copies(k), first + k, 0);
-      take(copies(k + 1), first + k + 1, 1);
-    }
-    if (k < n) take(copies(k), first + k, 0);
+  std::size_t k = 0;
+  for (; k + 2 <= depth; k += 2) {
+    take(k, 0);
+    take(k + 1, 1);
   }
-#endif
+  if (k < depth) take(k, 0);
   for (std::size_t v = 0; v < kVectors; ++v) {
     hn::Store(hn::Max(e_max[0][v], e_max[1][v]), d, largest + v * kLanes);
   }

@@ -23,6 +23,8 @@ using I = hn::Vec<DI>;
 
 /// From so many elements on (4 MB) the result goes past the caches: it would be read from memory first otherwise.
 constexpr std::size_t kStreamed = std::size_t{1} << 20;
+/// Elements of such a result that are written together: reading and writing take turns at the memory.
+constexpr std::size_t kBlock = 1024;
 
 /// y[i] = kernel(x[i]) in lanes of 32 bits; partial vectors go through padded copies.
 template <class Kernel>
@@ -42,7 +44,11 @@ HWY_INLINE void transform(const Kernel& kernel, const void* x, void* y, std::siz
   if (n >= kStreamed) {
     const std::size_t misaligned = reinterpret_cast<std::uintptr_t>(to) / sizeof(*to) % lanes;
     if (misaligned != 0) take_few(lanes - misaligned);
-    for (; i + lanes <= n; i += lanes) hn::Stream(kernel(hn::LoadU(d, from + i)), d, to + i);
+    HWY_ALIGN std::int32_t block[kBlock];
+    for (; i + kBlock <= n; i += kBlock) {
+      for (std::size_t j = 0; j < kBlock; j += lanes) hn::Store(kernel(hn::LoadU(d, from + i + j)), d, block + j);
+      for (std::size_t j = 0; j < kBlock; j += lanes) hn::Stream(hn::Load(d, block + j), d, to + i + j);
+    }
     hwy::FlushStream();
   }
   for (; i + lanes <= n; i += lanes) hn::StoreU(kernel(hn::LoadU(d, from + i)), d, to + i);
