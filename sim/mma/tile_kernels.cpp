@@ -253,7 +253,11 @@ template <class DI, class E>
 HWY_INLINE hn::Vec<DI> align_exponent(DI di, const E* largest, const std::uint32_t* c, bool half, int floor) {
   const hn::Rebind<E, DI> de;
   const auto code = hn::Load(di, reinterpret_cast<const std::int32_t*>(c));
-  const auto products = hn::PromoteTo(di, hn::Load(de, largest));
+  auto products = hn::PromoteTo(di, hn::Load(de, largest));
+  // The narrow mark is no lower than what C may be: where all products are zero, their sums of marks say nothing.
+  if (sizeof(E) == 1) {
+    products = hn::IfThenElse(hn::Lt(products, hn::Set(di, kLowestNarrowProduct)), hn::Set(di, floor), products);
+  }
   return hn::Max(hn::Max(products, hn::Set(di, floor)), Accumulator::exponent(di, code, half));
 }
 

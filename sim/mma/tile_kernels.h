@@ -21,6 +21,9 @@ inline constexpr std::size_t kTileColumns = 64;
 template <class E>
 inline constexpr E kZeroMark = sizeof(E) == 1 ? E{-50} : static_cast<E>(-8242);
 
+/// No product of two operands with narrow exponents is below it (E5M2: 2^-28), and every sum with a zero mark is.
+inline constexpr std::int32_t kLowestNarrowProduct = -32;
+
 /// A step whose largest exponent is above this takes the plain path: f32 could overflow. NaN and Inf are above it too.
 inline constexpr std::int32_t kLargestFastExponent = 116;
 

@@ -81,6 +81,24 @@ TEST_CASE("rows without negative elements, as attention's P, on every target") {
   }
 }
 
+TEST_CASE("where all products are zero, an accumulator of any size is cut at its own exponent") {
+  for (const Instruction* x : fast_instructions()) {
+    if (x->kind == Kind::integer_dot) continue;
+    OperandSet set = random_operands(*x, kFamilies[0], 4, 67, x->k, 1);
+    set.a.setZero();
+    set.b.setZero();
+    // Finite codes of every exponent, with mantissa bits that a cut takes.
+    const std::uint64_t step = format::max_finite_code(*x->d) / static_cast<std::uint64_t>(set.c.size());
+    for (Eigen::Index i = 0; i < set.c.size(); ++i) set.c.data()[i] = static_cast<std::uint64_t>(i) * step | 1;
+    const MatrixCodes expected = run(*x, set, Path::plain);
+    for (const std::int64_t target : simd_targets()) {
+      const ForcedSimdTarget forced(target);
+      INFO(x->name << " on " << active_target());
+      REQUIRE(differences(run(*x, set, Path::fast), expected) == 0);
+    }
+  }
+}
+
 TEST_CASE("operands that were decoded on one target serve every other") {
   for (const std::string_view name :
        {"sm90.wgmma.m64n64k32.f32.e4m3.e4m3", "sm90.mma.m16n8k32.s32.s8.s8", "sm80.mma.m16n8k64.s32.u4.s4"}) {
