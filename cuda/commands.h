@@ -68,6 +68,20 @@ bool check_digest_file(const std::string& path, const Options& options);
 /// parameter differs from the table's.
 bool probe_instructions(const Options& options);
 
+struct EmulateOptions {
+  std::string recipe;
+  std::int64_t tokens = 1024, head_dim = 64;
+  int heads = 1;  ///< of the second timing, which does not prepare operands
+  bool causal = false;
+  bool compare = true;  ///< with the CPU
+  std::uint64_t seed = 1;
+  bool json = false;
+};
+
+/// Runs a recipe's emulator on the device with a drawn head, prints how long it took and how many numbers differ from
+/// the CPU's; false when any does.
+bool emulate(const EmulateOptions& options);
+
 /// Prints what the device has.
 void list_instructions(const Options& options);
 

@@ -96,6 +96,23 @@ CLI::App* add_check(CLI::App& app, Arguments& arguments) {
   return check;
 }
 
+CLI::App* add_emulate(CLI::App& app, qattn::gpu::EmulateOptions& options) {
+  CLI::App* emulate = app.add_subcommand("emulate", "The emulator on the GPU: the CPU's bits, and how fast");
+  emulate->add_option("--recipe", options.recipe, "A recipe's name, or a .toml file")->required();
+  emulate->add_option("--tokens", options.tokens, "Queries and keys")
+      ->check(CLI::Range(1, 1 << 20))
+      ->capture_default_str();
+  emulate->add_option("--head-dim", options.head_dim, "Channels")->check(CLI::Range(1, 1024))->capture_default_str();
+  emulate->add_option("--heads", options.heads, "Heads that are timed together")
+      ->check(CLI::Range(1, 4096))
+      ->capture_default_str();
+  emulate->add_option("--seed", options.seed, "Seed of Q, K and V")->capture_default_str();
+  emulate->add_flag("--causal", options.causal, "With a causal mask");
+  emulate->add_flag("!--no-compare", options.compare, "Do not run the CPU's emulator");
+  emulate->add_flag("--json", options.json, "One JSON document on stdout instead of text");
+  return emulate;
+}
+
 /// The dumps and recipes, taken apart.
 DumpOptions dump_options(const Arguments& arguments) {
   DumpOptions dump = arguments.dump;
@@ -152,6 +169,8 @@ int run(int argc, char** argv) {
   add_common(*probe, arguments);
   CLI::App* list = app.add_subcommand("list", "The GPU's instructions that this program can run");
   add_common(*list, arguments);
+  qattn::gpu::EmulateOptions emulate_options;
+  const CLI::App* emulate_command = add_emulate(app, emulate_options);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
@@ -171,6 +190,8 @@ int run(int argc, char** argv) {
     passed = check(arguments);
   } else if (probe->parsed()) {
     passed = qattn::gpu::probe_instructions(arguments.options);
+  } else if (emulate_command->parsed()) {
+    passed = qattn::gpu::emulate(emulate_options);
   } else {
     qattn::gpu::list_instructions(arguments.options);
   }

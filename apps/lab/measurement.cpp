@@ -3,7 +3,7 @@
 
 #include <fmt/format.h>
 
-#include "attention/pipeline.h"
+#include "base/error.h"
 #include "lab/exceptions.h"
 
 namespace qattn::lab {
@@ -34,11 +34,13 @@ std::vector<Piece> pieces_of(const DumpSet& dumps) {
   return pieces;
 }
 
-HeadMeasurement::HeadMeasurement(const DumpSet& dumps, const Piece& piece, const ReferenceCache* references)
+HeadMeasurement::HeadMeasurement(const DumpSet& dumps, const Piece& piece, const ReferenceCache* references,
+                                 const Device* device)
     : dumps_(dumps),
       call_(*dumps.calls()[piece.call].call),
       piece_(piece),
       cache_(references),
+      device_(device),
       parts_(dumps.read(dumps.calls()[piece.call], piece.batch, piece.head)) {}
 
 const Output& HeadMeasurement::reference_output(std::size_t part, const std::string& key, const Recipe* reference) {
@@ -46,7 +48,7 @@ const Output& HeadMeasurement::reference_output(std::size_t part, const std::str
   if (found != references_.end()) return found->second;
   const attention::Problem& problem = parts_[part].problem;
   const auto compute = [&] {
-    if (reference != nullptr) return attention::run_recipe(problem, *reference, *call_.q_format);
+    if (reference != nullptr) return run_recipe(device_, problem, *reference, *call_.q_format);
     return cache_ != nullptr ? cache_->reference(problem) : attention::reference_attention(problem);
   };
   return references_.emplace(std::pair(part, key), compute()).first->second;
@@ -73,10 +75,19 @@ metric::Accuracy HeadMeasurement::measure(const Recipe& wanted, const Recipe* wa
   metric::Accuracy accuracy(format);
   for (std::size_t i = 0; i < parts_.size(); ++i) {
     const Output& r = reference_output(i, reference_key, reference);
-    const Output o = attention::run_recipe(parts_[i].problem, recipe, *call_.q_format);
+    const Output o = run_recipe(device_, parts_[i].problem, recipe, *call_.q_format);
     absorb(accuracy, format, o.o, r.o, channels, {piece_.batch, piece_.head, parts_[i].first_row, 0});
   }
   return accuracy;
+}
+
+void check_device(const Device* device, std::span<const Trial> trials, bool backward) {
+  if (device == nullptr) return;
+  if (backward) throw Error(ErrorKind::usage, "backward passes run on the CPU: leave out --device or --backward");
+  for (const Trial& trial : trials) {
+    device->check(trial.recipe);
+    if (trial.reference) device->check(*trial.reference);
+  }
 }
 
 const format::Format& output_format(const Recipe& recipe, const io::AttentionCall& call) {

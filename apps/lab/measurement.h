@@ -4,12 +4,14 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "attention/recipe.h"
 #include "attention/reference.h"
+#include "lab/device.h"
 #include "lab/dump_set.h"
 #include "lab/reference_cache.h"
 #include "lab/report.h"
@@ -41,8 +43,10 @@ std::vector<Piece> pieces_of(const DumpSet& dumps);
 /// Measures recipes on one piece, which is read once; a reference is computed when it is first asked for and kept.
 class HeadMeasurement {
  public:
-  /// `references` keeps float64 references on disk; nullptr: they are computed.
-  HeadMeasurement(const DumpSet& dumps, const Piece& piece, const ReferenceCache* references = nullptr);
+  /// `references` keeps float64 references on disk; nullptr: they are computed. Recipes run on `device`; nullptr: on
+  /// the CPU.
+  HeadMeasurement(const DumpSet& dumps, const Piece& piece, const ReferenceCache* references = nullptr,
+                  const Device* device = nullptr);
 
   /// The recipe's output against `reference`'s, or against the float64 reference. A head that is one of a recipe's
   /// exceptions runs under its exception_recipe.
@@ -61,10 +65,14 @@ class HeadMeasurement {
   const io::AttentionCall& call_;
   Piece piece_;
   const ReferenceCache* cache_;
+  const Device* device_;
   bool has_group_ = false;
   std::vector<HeadProblem> parts_;
   std::map<std::pair<std::size_t, std::string>, attention::Output> references_;
 };
+
+/// Throws Error(usage) before anything runs where `device` (nullptr: the CPU) does not do what the trials ask for.
+void check_device(const Device* device, std::span<const Trial> trials, bool backward);
 
 /// The format of a recipe's outputs on a call.
 const format::Format& output_format(const attention::Recipe& recipe, const io::AttentionCall& call);

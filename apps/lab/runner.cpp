@@ -155,9 +155,9 @@ class Collector {
 };
 
 /// One (call, batch, head) forward.
-void measure_head(const DumpSet& dumps, const Plan& plan, const Piece& piece, const ReferenceCache* references,
+void measure_head(const DumpSet& dumps, const Plan& plan, const Piece& piece, const RunOptions& options,
                   Collector& collector) {
-  HeadMeasurement head(dumps, piece, references);
+  HeadMeasurement head(dumps, piece, options.references, options.device);
   std::vector<std::vector<Measured>> measured;
   for (const Plan::Measurement& m : plan.measurements) {
     measured.push_back({{0, piece.head, head.measure(*m.recipe, m.reference)}});
@@ -194,6 +194,7 @@ RunResult run_trials(const DumpSet& dumps, std::span<const Trial> trials, const 
   for (const Trial& trial : trials) {
     attention::validate(trial.recipe);
   }
+  check_device(options.device, trials, options.upstream_seed.has_value());
   const Plan plan(trials);
   const bool backward = options.upstream_seed.has_value();
   const std::vector<Piece> pieces = backward ? groups_of(dumps) : pieces_of(dumps);
@@ -207,7 +208,7 @@ RunResult run_trials(const DumpSet& dumps, std::span<const Trial> trials, const 
     if (backward) {
       measure_group(dumps, plan, piece, *options.upstream_seed, collector);
     } else {
-      measure_head(dumps, plan, piece, options.references, collector);
+      measure_head(dumps, plan, piece, options, collector);
     }
     if (!options.progress) return;
     const std::lock_guard lock(progress_mutex);

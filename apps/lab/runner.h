@@ -30,6 +30,7 @@ struct BadOutput {
 struct RunOptions {
   int threads = 0;                             ///< 0: one for each core
   const ReferenceCache* references = nullptr;  ///< float64 references kept on disk; nullptr: computed
+  const Device* device = nullptr;              ///< where recipes run; nullptr: on the CPU
   /// Gradients too, with this seed for the upstream gradients of calls that have none; unset: the forward pass alone.
   std::optional<std::uint64_t> upstream_seed = std::nullopt;
   /// Called from any thread, one at a time, after each (call, batch, head).

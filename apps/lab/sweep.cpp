@@ -24,8 +24,10 @@ namespace qattn::lab {
 namespace {
 
 /// Who measures: the provenance of this run.
-Json source_of(std::span<const Trial> trials, int threads) {
+Json source_of(std::span<const Trial> trials, const SweepOptions& options) {
+  const int threads = options.threads;
   Json source = tool_context();
+  source["device"] = device_name(options.device);
   source["threads"] = threads > 0 ? threads : static_cast<int>(std::thread::hardware_concurrency());
   std::set<std::uint64_t> seeds;
   for (const Trial& trial : trials) seeds.insert(trial.recipe.rotation_seed);
@@ -83,15 +85,15 @@ std::vector<std::pair<Piece, std::vector<std::pair<std::size_t, std::int64_t>>>>
 class Unit {
  public:
   Unit(const DumpSet& dumps, const Piece& piece, std::optional<std::uint64_t> upstream_seed,
-       const ReferenceCache* references)
-      : dumps_(dumps), piece_(piece), upstream_seed_(upstream_seed), cache_(references) {}
+       const SweepOptions& options)
+      : dumps_(dumps), piece_(piece), upstream_seed_(upstream_seed), options_(options) {}
 
   std::vector<Measured> measure(const attention::Recipe& recipe) {
     if (upstream_seed_) {
       if (!group_) group_.emplace(dumps_, piece_, *upstream_seed_);
       return group_->measure(recipe);
     }
-    if (!head_) head_.emplace(dumps_, piece_, cache_);
+    if (!head_) head_.emplace(dumps_, piece_, options_.references, options_.device);
     return {{0, piece_.head, head_->measure(recipe)}};
   }
 
@@ -101,7 +103,7 @@ class Unit {
   const DumpSet& dumps_;
   const Piece& piece_;
   std::optional<std::uint64_t> upstream_seed_;
-  const ReferenceCache* cache_;
+  const SweepOptions& options_;
   std::optional<HeadMeasurement> head_;
   std::optional<GroupMeasurement> group_;
 };
@@ -132,7 +134,7 @@ class Engine {
 
  private:
   void measure(const Work& work) {
-    Unit unit(dumps_, work.piece, results_.upstream_seed, options_.references);
+    Unit unit(dumps_, work.piece, results_.upstream_seed, options_);
     using Place = std::tuple<std::size_t, std::size_t, std::int64_t>;  // first twin, output, head
     std::map<Place, Cell> done;
     for (const CellId& id : work.cells) {
@@ -209,14 +211,14 @@ Results run_sweep(const DumpSet& dumps, std::span<const Trial> trials, const Swe
   const auto remark = [&](const std::string& text) {
     if (options.remark && !text.empty()) options.remark(text);
   };
+  check_device(options.device, trials, plan.results.upstream_seed.has_value());
   const std::string journal_file = journal_path(options.output);
   const auto finished = [&] { return options.restart ? std::nullopt : finished_results(plan, options.output); };
   check_replaceable(options.output);
   std::optional<Results> complete = finished();
   if (!complete || std::filesystem::exists(journal_file)) {
     Results results = plan.results;
-    ResultsJournal journal(journal_file, results, plan.configuration, source_of(trials, options.threads),
-                           options.restart);
+    ResultsJournal journal(journal_file, results, plan.configuration, source_of(trials, options), options.restart);
     remark(journal.note());
     // Looked at again under the journal's lock: another sweep may have just ended.
     complete = finished();

@@ -18,6 +18,7 @@ struct SweepOptions {
   int threads = 0;       ///< 0: one for each core
   bool restart = false;  ///< throw away what is there instead of going on with it
   const ReferenceCache* references = nullptr;  ///< float64 references kept on disk; nullptr: computed
+  const Device* device = nullptr;              ///< where recipes run; nullptr: on the CPU
   /// Called from any thread, one at a time, after each cell: how many of those that were missing are done.
   std::function<void(std::int64_t done, std::int64_t total)> progress = nullptr;
   /// Asked before each cell; true ends the sweep with Interrupted when the cells in hand are done.

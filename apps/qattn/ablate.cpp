@@ -16,6 +16,7 @@ struct Options {
   std::string base;
   std::vector<std::string> axes;
   std::vector<std::string> settings;
+  std::string device = "cpu";
   WorkOptions work;
   OutputOptions output;
 };
@@ -38,10 +39,12 @@ lab::Ablation trials_of(const Options& options) {
 int ablate(const Options& options) {
   const Stopwatch time;
   const lab::Ablation ablation = trials_of(options);
+  const auto device = open_device(options.device);
   const lab::DumpSet dumps = options.work.open(options.output);
-  const lab::RunResult result = run_with_progress(dumps, ablation.trials, options.work, options.output);
+  const lab::RunResult result =
+      run_with_progress(dumps, ablation.trials, options.work, options.output, "heads", device.get());
   lab::Report report;
-  report.context = run_context("ablate", dumps, ablation.trials, options.work, time.seconds());
+  report.context = run_context("ablate", dumps, ablation.trials, options.work, time.seconds(), device.get());
   report.context["left_out"] = ablation.left_out;
   const std::vector<std::string> columns = options.work.with_output(kLabels);
   report.columns = lab::row_columns(columns);
@@ -78,6 +81,7 @@ void add_ablate(CLI::App& app, Action& action) {
   command->add_option("--axis", options->axes, axis_help())->required()->type_name("AXIS");
   add_set_option(*command, options->settings);
   add_work_options(*command, options->work);
+  add_device_option(*command, options->device);
   add_backward_options(*command, options->work);
   add_output_options(*command, options->output);
   command->callback([options, &action] { action = [options] { return ablate(*options); }; });

@@ -162,7 +162,8 @@ void add_set_option(CLI::App& command, std::vector<std::string>& settings) {
 }
 
 lab::RunResult run_with_progress(const lab::DumpSet& dumps, const std::vector<lab::Trial>& trials,
-                                 const WorkOptions& work, const OutputOptions& output, const std::string& heads) {
+                                 const WorkOptions& work, const OutputOptions& output, const std::string& heads,
+                                 const lab::Device* device) {
   const InterruptGuard interrupt;
   const lab::ReferenceCache references = work.cache.open();
   lab::RunResult result;
@@ -171,6 +172,7 @@ lab::RunResult run_with_progress(const lab::DumpSet& dumps, const std::vector<la
     lab::RunOptions options;
     options.threads = work.threads;
     options.references = &references;
+    options.device = device;
     options.upstream_seed = work.upstream_seed();
     options.progress = [&](std::int64_t done, std::int64_t total) { progress.show(done, total); };
     options.cancelled = InterruptGuard::requested;
@@ -190,9 +192,10 @@ void tell_bad_outputs(const std::vector<lab::BadOutput>& bad) {
 }
 
 lab::Json run_context(std::string_view command, const lab::DumpSet& dumps, const std::vector<lab::Trial>& trials,
-                      const WorkOptions& work, double seconds) {
+                      const WorkOptions& work, double seconds, const lab::Device* device) {
   lab::Json context = lab::tool_context();
   context["command"] = command;
+  context["device"] = lab::device_name(device);
   context["inputs"] = lab::input_context(dumps.files());
   const lab::Json recipes = lab::recipe_context(trials);
   lab::Json options = {

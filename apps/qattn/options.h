@@ -3,11 +3,13 @@
 
 #include <CLI/CLI.hpp>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "lab/device.h"
 #include "lab/dump_set.h"
 #include "lab/reference_cache.h"
 #include "lab/report.h"
@@ -81,18 +83,25 @@ void add_upstream_seed_option(CLI::App& command, WorkOptions& options);
 /// --set KEY=VALUE, in order.
 void add_set_option(CLI::App& command, std::vector<std::string>& settings);
 
+/// --device cpu|cuda.
+void add_device_option(CLI::App& command, std::string& name);
+
+/// nullptr for the CPU. Throws Error(usage) when this program was built without CUDA, Error(input) when there is no
+/// device.
+std::unique_ptr<lab::Device> open_device(const std::string& name);
+
 /// Runs the trials with progress on a terminal ("3/54 heads, ..."), ends cleanly on Ctrl-C, and tells on stderr about
-/// outputs that are not finite.
+/// outputs that are not finite. On `device`, or on the CPU where it is nullptr.
 lab::RunResult run_with_progress(const lab::DumpSet& dumps, const std::vector<lab::Trial>& trials,
                                  const WorkOptions& work, const OutputOptions& output,
-                                 const std::string& heads = "heads");
+                                 const std::string& heads = "heads", const lab::Device* device = nullptr);
 
 /// The first few outputs that are not finite, one line each on stderr.
 void tell_bad_outputs(const std::vector<lab::BadOutput>& bad);
 
-/// Tool, command, inputs, recipes, threads, time, hash of the options.
+/// Tool, command, inputs, recipes, device, threads, time, hash of the options.
 lab::Json run_context(std::string_view command, const lab::DumpSet& dumps, const std::vector<lab::Trial>& trials,
-                      const WorkOptions& work, double seconds);
+                      const WorkOptions& work, double seconds, const lab::Device* device = nullptr);
 
 /// What the accumulators of the trials rest on, a line each.
 std::vector<std::string> evidence_notes(const std::vector<lab::Trial>& trials);

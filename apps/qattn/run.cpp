@@ -12,6 +12,7 @@ namespace {
 struct Options {
   std::vector<std::string> recipes;
   std::vector<std::string> settings;
+  std::string device = "cpu";
   WorkOptions work;
   OutputOptions output;
 };
@@ -29,10 +30,11 @@ std::vector<lab::Trial> trials_of(const Options& options) {
 int run(const Options& options) {
   const Stopwatch time;
   const std::vector<lab::Trial> trials = trials_of(options);
+  const auto device = open_device(options.device);
   const lab::DumpSet dumps = options.work.open(options.output);
-  const lab::RunResult result = run_with_progress(dumps, trials, options.work, options.output);
+  const lab::RunResult result = run_with_progress(dumps, trials, options.work, options.output, "heads", device.get());
   lab::Report report;
-  report.context = run_context("run", dumps, trials, options.work, time.seconds());
+  report.context = run_context("run", dumps, trials, options.work, time.seconds(), device.get());
   const std::vector<std::string> labels = options.work.with_output({});
   report.columns = lab::row_columns(labels);
   report.csv_keys = lab::row_keys({});
@@ -59,6 +61,7 @@ void add_run(CLI::App& app, Action& action) {
       ->type_name("NAME");
   add_set_option(*command, options->settings);
   add_work_options(*command, options->work);
+  add_device_option(*command, options->device);
   add_backward_options(*command, options->work);
   add_output_options(*command, options->output);
   command->callback([options, &action] { action = [options] { return run(*options); }; });

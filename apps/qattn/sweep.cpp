@@ -48,6 +48,7 @@ struct Options {
   std::vector<std::string> merge;
   bool dry_run = false, restart = false, backward = false;
   int threads = -1;
+  std::string device = "cpu";
   CacheOptions cache;
   OutputOptions output;
 };
@@ -131,6 +132,7 @@ int report(const Options& options, const lab::Results& results, lab::Json contex
 int run(const Options& options) {
   const Stopwatch time;
   const lab::SweepConfig config = configuration(options);
+  const auto device = open_device(options.device);
   const lab::DumpSet dumps = open_dumps(config);
   const lab::SweepPlan plan = plan_of(config, dumps);
   const InterruptGuard interrupt;
@@ -139,7 +141,7 @@ int run(const Options& options) {
   lab::Results results;
   try {
     Progress progress("cells", options.output.quiet);
-    lab::SweepOptions sweep{config.output, config.threads, options.restart, &references};
+    lab::SweepOptions sweep{config.output, config.threads, options.restart, &references, device.get()};
     sweep.progress = [&](std::int64_t done, std::int64_t total) {
       measured = done;
       missing = total;
@@ -262,6 +264,7 @@ void add_sweep(CLI::App& app, Action& action) {
       ->type_name("N")
       ->check(CLI::Range(0, 4096));
   add_cache_options(*command, options->cache);
+  add_device_option(*command, options->device);
   add_output_options(*command, options->output);
   command->get_option("--output")
       ->description(

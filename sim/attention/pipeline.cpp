@@ -285,14 +285,17 @@ class Head {
 
 }  // namespace
 
-Output run_recipe(const Problem& problem, const Recipe& recipe, const format::Format& input_format, mma::Path path) {
-  const FpEnvironment environment;
+void check_runnable(const Problem& problem, const Recipe& recipe) {
   check_shapes(problem);
   validate(recipe);
-  if (recipe.p_normalized && problem.k.rows() > recipe.k_block) {
-    throw Error(ErrorKind::usage, fmt::format("recipe '{}': p_normalized needs all {} keys in one tile (k_block is {})",
-                                              recipe.name, problem.k.rows(), recipe.k_block));
-  }
+  if (!recipe.p_normalized || problem.k.rows() <= recipe.k_block) return;
+  throw Error(ErrorKind::usage, fmt::format("recipe '{}': p_normalized needs all {} keys in one tile (k_block is {})",
+                                            recipe.name, problem.k.rows(), recipe.k_block));
+}
+
+Output run_recipe(const Problem& problem, const Recipe& recipe, const format::Format& input_format, mma::Path path) {
+  const FpEnvironment environment;
+  check_runnable(problem, recipe);
   const format::Format& o_format = recipe.o_format == nullptr ? input_format : *recipe.o_format;
   if (recipe.softmax == Softmax::f64) return Head<double>(problem, recipe, o_format, path).run();
   return Head<float>(problem, recipe, o_format, path).run();

@@ -14,6 +14,9 @@ namespace qattn::attention {
 Output run_recipe(const Problem& problem, const Recipe& recipe, const format::Format& input_format,
                   mma::Path path = mma::Path::fast);
 
+/// Throws what run_recipe() throws for a problem and a recipe that do not fit together or each by itself.
+void check_runnable(const Problem& problem, const Recipe& recipe);
+
 /// The same with exact P V accumulation in place of the recipe's accumulators: what remains between the two is the
 /// accumulator's error alone.
 Recipe with_exact_accumulators(const Recipe& recipe);

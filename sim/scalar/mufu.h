@@ -114,14 +114,16 @@ constexpr MufuPoint tanh_point(std::uint32_t x) {
           mantissa >> (6 - bits) & 0x1FFFF};
 }
 
-/// EX2: 2^x. |x| >= 128 gives +Inf or +0, |x| < 2^-23 gives 1.
-constexpr std::uint32_t mufu_ex2(std::uint32_t x) {
+/// EX2: 2^x. |x| >= 128 gives +Inf or +0, |x| < 2^-23 gives 1. The table is an argument for GPUs, which keep it in
+/// memory of their own.
+constexpr std::uint32_t mufu_ex2(std::uint32_t x, const MufuTable<64>& table) {
   if (is_nan(x)) return kNaN;
   if (detail::exponent_of(x) >= 7) return (x & kSign) != 0 ? 0 : kInf;
   const int whole = detail::split_ex2(x).whole;
   if (whole <= -127) return 0;
-  return detail::assemble(detail::quadratic<17, 13, 1>(kEx2Table, ex2_point(x)) >> 15, whole);
+  return detail::assemble(detail::quadratic<17, 13, 1>(table, ex2_point(x)) >> 15, whole);
 }
+constexpr std::uint32_t mufu_ex2(std::uint32_t x) { return mufu_ex2(x, kEx2Table); }
 
 /// RCP: 1/x. Zeros and subnormals give Inf, |x| > 2^126 gives 0, both with the sign of x.
 constexpr std::uint32_t mufu_rcp(std::uint32_t x) {

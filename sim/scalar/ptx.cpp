@@ -6,6 +6,7 @@
 
 #include "base/fp_environment.h"
 #include "scalar/constants.h"
+#include "scalar/fa4_exp2.h"
 #include "scalar/mufu.h"
 
 namespace qattn::scalar {
@@ -172,22 +173,6 @@ std::uint32_t divide(std::uint32_t x, std::uint32_t y) {
   return canonical(from_bits(mufu_rcp(scaled(y, k))) * (from_bits(x) * k));
 }
 
-/// a + b rounded down, for a positive sum: the rounding error of the nearest sum tells its side.
-float add_round_down(float a, float b) {
-  const float sum = a + b;
-  const float b_part = sum - a;
-  const float error = (a - (sum - b_part)) + (b - b_part);
-  return error < 0.0f ? from_bits(bits_of(sum) - 1) : sum;
-}
-
-std::uint32_t fa4(std::uint32_t code) {
-  const float x = is_tiny(code) ? 0.0f : from_bits(code);
-  const float clamped = x > -127.0f ? x : -127.0f;  // max of PTX: NaN gives the other operand
-  const float rounded = add_round_down(clamped, constants::kFa4Round);
-  const float fraction = clamped - (rounded - constants::kFa4Round);
-  return (bits_of(rounded) << 23) + canonical(polynomial(constants::kFa4Polynomial, fraction));
-}
-
 }  // namespace
 
 std::uint32_t ex2_approx(std::uint32_t x) { return guarded(ex2, x); }
@@ -199,7 +184,7 @@ std::uint32_t rcp_rn(std::uint32_t x) {
   return guarded([](std::uint32_t v) { return canonical(1.0f / from_bits(v)); }, x);
 }
 
-std::uint32_t ex2_fa4_poly(std::uint32_t x) { return guarded(fa4, x); }
+std::uint32_t ex2_fa4_poly(std::uint32_t x) { return guarded(detail::fa4_exp2, x); }
 
 std::uint32_t int2float_rz(std::uint32_t x) {
   if (x == 0) return 0;

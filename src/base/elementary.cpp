@@ -1,11 +1,9 @@
 #include "base/elementary.h"
 
-#include <bit>
 #include <cmath>
-#include <cstdint>
-#include <iterator>
 #include <limits>
 
+#include "base/exponential.h"
 #include "base/exponential_constants.h"
 
 namespace qattn::elementary {
@@ -13,43 +11,16 @@ namespace {
 
 constexpr double kLog2ELow = 0x1.777D0FFDA0D24p-56;
 
-/// 2^k for an integer-valued k in [-1022, 1023], by placing k in the exponent field: the low bits of k + 1.5 * 2^52
-/// are k itself.
-double power_of_two(double k) {
-  const auto bits = std::bit_cast<std::uint64_t>(k + (kRoundToInteger + 1023.0));
-  return std::bit_cast<double>(bits << 52);
-}
-
-/// exp(high - low) * 2^k for |high| <= 0.35 and a tiny low. Two steps reach the subnormals and the overflow.
-double scaled_exp(double high, double low, double k) {
-  const double r = high - low;
-  double q = kExpPolynomial[0];
-  for (std::size_t i = 1; i < std::size(kExpPolynomial); ++i) q = q * r + kExpPolynomial[i];
-  // high is exact and by far the largest part of the correction, so it is added last but one.
-  const double mantissa = 1.0 + (high + (r * r * q - low));
-  const double half_k = (k * 0.5 + kRoundToInteger) - kRoundToInteger;
-  return mantissa * power_of_two(half_k) * power_of_two(k - half_k);
-}
-
 }  // namespace
 
 double exp(double x) {
   double bounded = x < -kExpBound ? -kExpBound : x;
   bounded = bounded > kExpBound ? kExpBound : bounded;
   const double k = (bounded * kLog2E + kRoundToInteger) - kRoundToInteger;
-  return scaled_exp(bounded - k * kLn2High, k * kLn2Low, k);
+  return detail::scaled_exp(bounded - k * kLn2High, k * kLn2Low, k);
 }
 
-double exp2(double x) {
-  double bounded = x < -kExp2Bound ? -kExp2Bound : x;
-  bounded = bounded > kExp2Bound ? kExp2Bound : bounded;
-  const double k = (bounded + kRoundToInteger) - kRoundToInteger;
-  const double f = bounded - k;
-  // f ln 2 as an exact high part and a low part: f is cut into halves of at most 26 bits.
-  const double f_high = (f + kUpperHalf) - kUpperHalf;
-  const double f_low = f - f_high;
-  return scaled_exp(f_high * kLn2High26, -(f_high * kLn2Low26 + f_low * kLn2), k);
-}
+double exp2(double x) { return detail::exp2(x); }
 
 float exp2_float(float x) { return static_cast<float>(exp2(static_cast<double>(x))); }
 
