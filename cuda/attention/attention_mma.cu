@@ -25,7 +25,7 @@ constexpr AttentionKernel entry(const char* qk, const char* pv) {
 constexpr AttentionKernel kKernels[] = {
     entry<S8, F16, Fp16>(kS8, kF16),   entry<S8, Half, Fp16>(kS8, kHalf), entry<S4, F16, Fp16>(kS4, kF16),
     entry<S4, Half, Fp16>(kS4, kHalf), entry<F16, F16, Fp16>(kF16, kF16), entry<F16, Half, Fp16>(kF16, kHalf),
-    entry<B16, B16, Bf16>(kB16, kB16),
+    entry<B16, B16, Bf16>(kB16, kB16), entry<S8, S8, Int8>(kS8, kS8),
 };
 
 }  // namespace

@@ -18,12 +18,6 @@ struct E4m3 {
   static __device__ float decode(Code code) { return __half2float(__nv_cvt_fp8_to_halfraw(code, __NV_E4M3)); }
 };
 
-struct E5m2 {
-  using Code = std::uint8_t;
-  static __device__ Code encode(float x) { return __nv_cvt_float_to_fp8(x, __NV_SATFINITE, __NV_E5M2); }
-  static __device__ float decode(Code code) { return __half2float(__nv_cvt_fp8_to_halfraw(code, __NV_E5M2)); }
-};
-
 struct Int8 {
   using Code = std::uint8_t;
   static __device__ Code encode(float x) {

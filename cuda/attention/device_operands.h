@@ -5,14 +5,9 @@
 
 namespace qattn::gpu {
 
-/// How a code lies in device memory: one byte (E4M3, E5M2, INT8, and INT4 in the low four bits, whatever stands above
-/// them) or two (FP16, BF16), as the encoders of src/format give it.
-enum class CodeFormat : std::uint8_t { int4, int8, e4m3, e5m2, fp16, bf16 };
-
-constexpr int code_bytes(CodeFormat format) { return format == CodeFormat::fp16 || format == CodeFormat::bf16 ? 2 : 1; }
-
 /// Q, K and V as a recipe stores them (attention::Operands, sim/attention/operands.h), in device memory, row-major and
-/// without gaps. A null pointer stands for what the recipe does not have.
+/// without gaps. A code takes one byte (E4M3, INT8, and INT4 in the low four bits, whatever stands above them) or two
+/// (FP16, BF16). A null pointer stands for what the recipe does not have.
 struct DeviceOperands {
   const void* q = nullptr;               ///< [queries, head_dim]: codes
   const void* k = nullptr;               ///< [keys, head_dim]

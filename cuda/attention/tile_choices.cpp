@@ -31,7 +31,8 @@ TileChoices tile_choices(const attention::Recipe& recipe, const attention::Probl
   choices.sum_rounded = recipe.row_sum == attention::RowSum::rounded;
   choices.rescale_threshold = static_cast<float>(recipe.rescale_threshold);
   choices.p_scale = static_cast<float>(attention::resolved_p_scale(recipe));
-  choices.promotion = recipe.promotion;
+  // An integer sum is exact and never outlives a tile, whatever the recipe says.
+  choices.promotion = recipe.p.integer() && recipe.v.integer() ? -1 : recipe.promotion;
   choices.s_format = float_format(recipe.s_format);
   choices.o_format = float_format(&o_format);
   return choices;

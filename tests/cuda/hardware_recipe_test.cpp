@@ -51,6 +51,12 @@ TEST_CASE("each recipe gets the kernel of the instructions that the card has for
        "mma.m16n8k32.s32.s8.s8",
        "mma.m16n8k16.f16.f16.f16",
        {{"qk_accumulator", "sm90.mma"}, {"accumulator", "sm90.mma.f16"}, {"exp2", "mufu"}}},
+      {kHopper,
+       "sage2pp-4b",
+       "mma.m16n8k64.s32.s4.s4",
+       "mma.m16n8k32.f16.e4m3.e4m3",
+       {{"qk_accumulator", "sm90.mma"}, {"accumulator", "sm90.mma.f16"}, {"exp2", "mufu"}}},
+      {kAmpere, "sage1-vB", "mma.m16n8k32.s32.s8.s8", "mma.m16n8k32.s32.s8.s8", {{"exp2", "mufu"}}},
       {kHopper, "fa3-fp8", "wgmma.m64nNk32.f32.e4m3.e4m3", "wgmma.m64nNk32.f32.e4m3.e4m3", {}},
       {kAmpere, "fa2-fp16", "mma.m16n8k16.f32.f16.f16", "mma.m16n8k16.f32.f16.f16", {{"exp2", "mufu"}}},
       {kAda,
@@ -137,7 +143,7 @@ TEST_CASE("every kernel multiplies by instructions of the table that its cards h
       CHECK(kernel.least_capability <= kernel.largest_capability);
     }
   }
-  CHECK(kernels >= 18);
+  CHECK(kernels >= 21);
 }
 
 TEST_CASE("a block's shared memory follows the tiles") {
@@ -174,6 +180,8 @@ TEST_CASE("the tiles' choices are the recipe's and the problem's") {
   CHECK(choices.s_format == FloatFormat::fp16);
   CHECK(choices.o_format == FloatFormat::fp32);
   CHECK_THROWS_AS(tile_choices(recipe, problem, format::kE4M3), Error);
+  const attention::Recipe integer = lab::with_overrides(lab::load_recipe("sage1-vB"), {{"promotion", "never"}});
+  CHECK(tile_choices(integer, problem, format::kFP32).promotion == -1);
 }
 
 }  // namespace
