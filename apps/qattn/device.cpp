@@ -9,8 +9,8 @@ void add_device_option(CLI::App& command, std::string& name) {
   command
       .add_option("--device", name,
                   "where the recipes run, with the same bits: cpu, or cuda, the first CUDA device (sm_80 and later); "
-                  "cuda has no gradients, softmax = f64, row sums narrower than fp32 and scales of P that follow from "
-                  "its values, and of accumulators exact, f32, integers and NVIDIA's fused dot products")
+                  "cuda has no gradients, no softmax = f64, row sums narrower than fp32 in tiles of at most 64 keys "
+                  "alone, and these accumulators: exact, f32, integers, NVIDIA's fused and block-scaled dot products")
       ->check(CLI::IsMember({"cpu", "cuda"}))
       ->capture_default_str();
 }
