@@ -80,10 +80,14 @@ std::string diagnosis_text(const DumpSet& dumps, const CheckedHead& head, const 
   if (!head.o.allFinite() || !head.emulated.allFinite()) {
     std::string name;
     const std::string why = explain_nonfinite(head, recipe, *dumps.calls()[head.piece.call].call->q_format, name);
-    if (!name.empty()) row["diagnosis"] = "NaN or Inf: " + name;
+    row["diagnosis"] = name.empty() ? "NaN or Inf" : "NaN or Inf: " + name;
     return why;
   }
-  const bool some_unwritten = !local.unwritten.empty() && !head.o.isZero(0);
+  if (head.o.isZero(0) && !head.reference.isZero(0)) {
+    row["diagnosis"] = "all zeros";
+    return "looks like all zeros: o is zero everywhere; nothing was written, or the launch failed";
+  }
+  const bool some_unwritten = !local.unwritten.empty();
   if (some_unwritten && wrong_besides(local).empty()) return unwritten_text(local, row);
   if (const std::optional<Finding> finding = diagnose(dumps, head, recipe)) {
     row["diagnosis"] = finding->name;

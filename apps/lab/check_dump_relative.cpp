@@ -104,7 +104,7 @@ class RelativeCheck {
     verdict.recipe = accuracy_of(head, head.emulated);
     verdict.largest_reference = head.reference.allFinite() ? head.reference.cwiseAbs().maxCoeff() : 0;
     verdict.local = local_errors(head, options_.factor);
-    options_.ulp ? judge_ulp(head, verdict) : judge_relative(head, verdict);
+    options_.ulp ? judge_ulp(head, verdict) : judge_relative(head, recipe, verdict);
     if (!verdict.o_row["passed"].get<bool>()) explain_failure(head, recipe, verdict);
     if (head.has_lse) verdict.lse = lse_of(head, verdict);
     return verdict;
@@ -129,7 +129,7 @@ class RelativeCheck {
     return relative_limit(verdict.recipe, factor, format, verdict.largest_reference);
   }
 
-  void judge_relative(const CheckedHead& head, HeadVerdict& verdict) const {
+  void judge_relative(const CheckedHead& head, const Recipe& recipe, HeadVerdict& verdict) const {
     const RelativeLimit limit = limit_of(verdict, options_.factor, head.format());
     const RelativeLimit usual = limit_of(verdict, kUsualFactor, head.format());
     const LocalErrors& local = verdict.local;
@@ -139,10 +139,19 @@ class RelativeCheck {
     verdict.reversible = rows_in_reverse_pass(head.reference, limit, usual, head.format());
     const bool within_limit = within(verdict.output, limit) && local.within();
     const std::string passing = guard(head.reference, limit, usual, head.format());
-    row["passed"] = within_limit && passing.empty();
-    if (within_limit && passing.empty()) return;
+    const std::optional<Finding> hidden =
+        within_limit && passing.empty() ? hidden_mistake(dumps_, head, recipe) : std::nullopt;
+    row["passed"] = within_limit && passing.empty() && !hidden;
+    if (row["passed"].get<bool>()) return;
     row["mismatches"] = std::max<std::uint64_t>(1, elements_beyond(head, limit.max_abs));
-    if (within_limit) {
+    if (hidden) {
+      row["first"] = first_beyond(head, limit.max_abs);
+      row["diagnosis"] = hidden->name;
+      verdict.o_detail = fmt::format(
+          "o is within the limits, and yet off float64 in the direction of a mistake, which {} is not; looks like {}: "
+          "{}",
+          options_.recipe->name, hidden->name, hidden->detail);
+    } else if (within_limit) {
       verdict.o_detail = guard_text(passing);
     } else if (within(verdict.output, limit)) {
       row["first"] = worst_in_parts(head, local);
@@ -278,6 +287,7 @@ class RelativeCheck {
   }
 
   void explain_failure(const CheckedHead& head, const Recipe& recipe, HeadVerdict& verdict) const {
+    if (!verdict.o_row["diagnosis"].is_null()) return;
     const std::string why = diagnosis_text(dumps_, head, recipe, verdict.local, verdict.o_row);
     if (!why.empty()) verdict.o_detail += "; " + why;
     if (!options_.keep_o_format) verdict.o_detail += storage_hint(head.codes);

@@ -6,11 +6,27 @@
 #include "lab/suspect.h"
 
 namespace qattn::lab {
+namespace {
+
+/// Below this, limits leave no room for a mistake to hide in.
+constexpr double kNoisyRecipe = 0.005;
+
+}  // namespace
 
 std::optional<Finding> diagnose(const DumpSet& dumps, const CheckedHead& head, const attention::Recipe& recipe) {
   const FpEnvironment environment;
   if (!head.o.allFinite() || !head.reference.allFinite() || !head.emulated.allFinite()) return std::nullopt;
   Suspect suspect(dumps, head, recipe);
+  suspect_outputs(suspect);
+  suspect_scores(suspect);
+  return suspect.verdict();
+}
+
+std::optional<Finding> hidden_mistake(const DumpSet& dumps, const CheckedHead& head, const attention::Recipe& recipe) {
+  const FpEnvironment environment;
+  if (!head.o.allFinite() || !head.reference.allFinite() || !head.emulated.allFinite()) return std::nullopt;
+  if (!(accuracy_of(head, head.emulated).rel_l1() > kNoisyRecipe)) return std::nullopt;
+  Suspect suspect(dumps, head, recipe, Suspect::Search::hidden);
   suspect_outputs(suspect);
   suspect_scores(suspect);
   return suspect.verdict();

@@ -25,6 +25,13 @@ struct Finding {
 /// second. `recipe` tells tile sizes and scale groups.
 std::optional<Finding> diagnose(const DumpSet& dumps, const CheckedHead& head, const attention::Recipe& recipe);
 
+/// A mistake in a head that is within its limits, hidden by what the recipe itself loses: the output is off float64 in
+/// the direction in which the mistake leads and about as far, which the recipe's own output is not, and by far more
+/// than rounding errors of that size happen to line up. Only mistakes without a number to fit are tried (masks, tiles,
+/// other heads and layouts, scale groups off by a power of two). Nothing for recipes that lose less than half a
+/// percent.
+std::optional<Finding> hidden_mistake(const DumpSet& dumps, const CheckedHead& head, const attention::Recipe& recipe);
+
 /// Which rows and channels of a head are wrong, in words; for outputs that nothing explains.
 std::string locate(const CheckedHead& head);
 

@@ -137,6 +137,9 @@ std::vector<HeadProblem> DumpSet::read(const SelectedCall& selected, std::int64_
   whole.problem.q = read_tensor(selected, "q", batch, head);
   whole.problem.k = read_tensor(selected, "k", batch, call.kv_head(head));
   whole.problem.v = read_tensor(selected, "v", batch, call.kv_head(head));
+  whole.problem.q_codes = input_codes(selected, "q", batch, head);
+  whole.problem.k_codes = input_codes(selected, "k", batch, call.kv_head(head));
+  whole.problem.v_codes = input_codes(selected, "v", batch, call.kv_head(head));
   for (std::int64_t other = 0; with_group && other < call.q_heads; ++other) {
     if (other == head || call.kv_head(other) != call.kv_head(head)) continue;
     whole.problem.group_q.push_back(read_tensor(selected, "q", batch, other));
@@ -163,6 +166,14 @@ MatrixD DumpSet::read_tensor(const SelectedCall& selected, const std::string& da
   const double factor = reader.descale(*selected.call, dataset + "_descale", batch, kv_head);
   if (factor != 1.0) values *= factor;
   return values;
+}
+
+attention::InputCodes DumpSet::input_codes(const SelectedCall& selected, const std::string& dataset, std::int64_t batch,
+                                           std::int64_t head) const {
+  const io::AttentionCall& call = *selected.call;
+  const format::Format* format = dataset == "q" ? call.q_format : dataset == "k" ? call.k_format : call.v_format;
+  if (format == nullptr || format->bits > 8) return {};
+  return {format, descale(selected, dataset + "_descale", batch, dataset == "q" ? call.kv_head(head) : head)};
 }
 
 Tensor DumpSet::read_codes(const SelectedCall& selected, const std::string& dataset, std::int64_t batch,

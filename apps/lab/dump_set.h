@@ -60,6 +60,10 @@ class DumpSet {
   MatrixD read_tensor(const SelectedCall& call, const std::string& dataset, std::int64_t batch,
                       std::int64_t head) const;
 
+  /// How read_tensor()'s values stand in the file, where that is in a format of at most 8 bits.
+  attention::InputCodes input_codes(const SelectedCall& call, const std::string& dataset, std::int64_t batch,
+                                    std::int64_t head) const;
+
   /// One head of any dataset of the call as the file has it: [tokens, head_dim], or [tokens] of "lse".
   Tensor read_codes(const SelectedCall& call, const std::string& dataset, std::int64_t batch, std::int64_t head) const;
 

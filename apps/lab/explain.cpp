@@ -45,9 +45,22 @@ const std::vector<Change>& changes() {
       {"smoothing", {"qk"}, "smoothing of Q and K"},
       {"smooth_v", {"true"}, "a smoothed V"},
       {"smooth_v", {"false"}, "a V without smoothing"},
-      {"qk_format", {"int8", "int4", "e4m3", "e5m2", "fp16", "bf16"}, "Q and K in {}"},
-      {"pv_format", {"int8", "e4m3", "e5m2", "fp16", "bf16"}, "P and V in {}"},
+      {"qk_format",
+       {"int8", "int4", "e4m3", "e5m2", "fp16", "bf16", "nvfp4", "mxfp4", "mxfp8_e4m3", "exact"},
+       "Q and K in {}"},
+      {"pv_format", {"int8", "e4m3", "e5m2", "fp16", "bf16", "nvfp4", "mxfp4", "mxfp8_e4m3"}, "P and V in {}"},
       {"p_format", {"int8", "e4m3", "e5m2", "fp16", "bf16", "exact"}, "P in {}"},
+      {"v_format", {"e4m3", "fp16", "bf16", "exact"}, "V in {}"},
+      {"q_global_scale", {"true", "false"}, "a second FP32 scale of Q: {}"},
+      {"k_global_scale", {"true", "false"}, "a second FP32 scale of K: {}"},
+      {"v_global_scale", {"true", "false"}, "a second FP32 scale of V: {}"},
+      {"v_range", {"auto", "2.25", "4.5", "9"}, "V mapped to a range of {}"},
+      {"v_micro_axis", {"tokens", "channels"}, "groups of V along the {}"},
+      {"p_granularity", {"static", "per_token"}, "{} scales of P"},
+      {"p_divisor", {"rounded", "unrounded"}, "P divided by its {} scale"},
+      {"p_second_level", {"none", "tile", "row"}, "a second level of P's scales: {}"},
+      {"p_normalized", {"true"}, "P divided by its row sum before it is stored"},
+      {"p_normalized", {"false"}, "P divided by its row sum at the end"},
       {"v_granularity", {"per_tensor", "per_block", "per_channel"}, "V with {} scales"},
       {"p_scale", {"1", "127", "256", "448"}, "P scaled by {}"},
       {"row_sum", {"rounded"}, "a row sum taken from rounded P"},
@@ -77,10 +90,57 @@ const std::vector<Change>& changes() {
       {"rotation", {"hadamard", "none"}, "rotation {} of Q and K"},
       {"zero_scale", {"epsilon"}, "an epsilon in the scales"},
       {"softmax", {"f64"}, "a softmax in FP64"},
+      {"softmax", {"f32"}, "a softmax in FP32"},
       {"o_format", {"bf16", "fp16"}, "O rounded to {}"},
+      {"scale_place", {"logits"}, "the softmax scale on the scores"},
+      {"scale_place", {"q"}, "the softmax scale in Q"},
+      {"scale_place", {"qk"}, "the root of the softmax scale in Q and in K"},
+      {"query_heads", {"one"}, "a scale of Q for each query head"},
+      {"query_heads", {"group"}, "one scale of Q for the query heads of a key/value head"},
+      {"balance", {"smoothquant"}, "SmoothQuant between Q and K"},
+      {"balance", {"none"}, "Q and K without SmoothQuant"},
+      {"scale_rule",
+       {"amax", "reciprocal", "triton_eps", "e8m0_floor", "e8m0_ceil", "e8m0_nearest"},
+       "scales by the rule {}"},
+      {"p_scale_rule", {"amax", "reciprocal", "e8m0_floor", "e8m0_ceil"}, "scales of P by the rule {}"},
+      {"zero_scale", {"propagate"}, "a scale of zero that makes NaN"},
+      {"q_warp", {"16", "32", "64"}, "warps of {} queries"},
+      {"k_warp", {"32", "64", "128"}, "warps of {} keys"},
+      {"tile_order", {"ascending", "descending"}, "tiles of keys in {} order"},
+      {"s_format", {"exact", "fp16", "bf16"}, "scores rounded to {}"},
+      {"row_max", {"before_mask"}, "a row maximum over hidden keys too"},
+      {"row_max", {"after_mask"}, "a row maximum over visible keys"},
+      {"rescale_threshold", {"0", "8"}, "O rescaled when the row maximum grows by more than 2^{}"},
   };
   return kChanges;
 }
+
+constexpr UntriedKey kUntried[] = {
+    {"name", "says nothing of the arithmetic"},
+    {"description", "says nothing of the arithmetic"},
+    {"source", "says nothing of the arithmetic"},
+    {"alias_of", "says nothing of the arithmetic"},
+    {"rotation_seed", "2^64 of them"},
+    {"balance_alpha", "a continuum; balance = smoothquant is tried at the recipe's alpha"},
+    {"causal_align", "the masks that are tried say it"},
+    {"exceptions", "names calls, and one call is looked at"},
+    {"exception_recipe", "names calls, and one call is looked at"},
+    {"backward_qk_format", "of the backward pass"},
+    {"dv_p_format", "of the backward pass"},
+    {"dv_p_granularity", "of the backward pass"},
+    {"dv_do_format", "of the backward pass"},
+    {"dp_do_format", "of the backward pass"},
+    {"dp_v_format", "of the backward pass"},
+    {"dq_ds_format", "of the backward pass"},
+    {"dq_k_format", "of the backward pass"},
+    {"dk_ds_format", "of the backward pass"},
+    {"dk_q_format", "of the backward pass"},
+    {"ds_granularity", "of the backward pass"},
+    {"delta_o", "of the backward pass"},
+    {"o_prime_p_format", "of the backward pass"},
+    {"backward_k_mean", "of the backward pass"},
+    {"backward_q_mean", "of the backward pass"},
+};
 
 /// "an FP22 accumulator" where that is what the instruction has.
 std::string accumulator_words(const Recipe& recipe) {
@@ -202,8 +262,14 @@ void compare(Attempt& trial, const Problem& problem, const MatrixD& output, cons
   std::int64_t equal = 0, count = 0;
   for (const Rows& block : blocks) {
     const Rows run = whole ? Rows{0, output.rows()} : block;
-    const MatrixD all =
-        attention::run_recipe(slice(problem, trial, run.first, run.count), trial.recipe, input_format).o;
+    MatrixD all;
+    try {
+      all = attention::run_recipe(slice(problem, trial, run.first, run.count), trial.recipe, input_format).o;
+    } catch (const Error&) {
+      // A change that does not fit these inputs, such as a normalized P over several tiles, resembles nothing.
+      trial.found.distance = std::numeric_limits<double>::infinity();
+      return;
+    }
     for (std::int64_t r = 0; r < block.count; ++r) {
       for (Eigen::Index c = 0; c < output.cols(); ++c) {
         const double k = output(block.first + r, c), e = all(block.first - run.first + r, c);
@@ -219,6 +285,26 @@ void compare(Attempt& trial, const Problem& problem, const MatrixD& output, cons
 }
 
 }  // namespace
+
+std::span<const UntriedKey> untried_keys() { return kUntried; }
+
+std::set<std::string> tried_keys() {
+  const Recipe plain;
+  const auto before = attention::resolved(plain);
+  std::set<std::string> keys;
+  for (const Change& change : changes()) {
+    if (change.key == kMask) continue;
+    for (const std::string_view value : change.values) {
+      Recipe changed = plain;
+      attention::set(changed, change.key, value);
+      const auto after = attention::resolved(changed);
+      for (std::size_t i = 0; i < after.size(); ++i) {
+        if (after[i] != before[i]) keys.insert(after[i].first);
+      }
+    }
+  }
+  return keys;
+}
 
 std::vector<Resemblance> resemblances(const CheckedHead& head, const Recipe& recipe, const format::Format& input_format,
                                       int threads) {

@@ -1,7 +1,10 @@
 // Which arithmetic an output looks like: the recipe with one thing changed that comes nearest to it.
 #pragma once
 
+#include <set>
+#include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "attention/recipe.h"
@@ -22,6 +25,15 @@ struct Resemblance {
 /// blocks of queries of the head are run, the one with the largest error and the last.
 std::vector<Resemblance> resemblances(const CheckedHead& head, const attention::Recipe& recipe,
                                       const format::Format& input_format, int threads);
+
+/// A key of recipes that is never changed, and why.
+struct UntriedKey {
+  std::string_view name, reason;
+};
+std::span<const UntriedKey> untried_keys();
+
+/// The keys (of those that resolved() gives) that some change of the table touches.
+std::set<std::string> tried_keys();
 
 /// "looks like per-block scales (granularity = per_block): ...", or that no single change brings it nearer.
 std::string resemblance_text(const std::vector<Resemblance>& found, const attention::Recipe& recipe);

@@ -23,13 +23,15 @@ class LseSuspect {
  public:
   LseSuspect(std::span<const LseHead> heads, std::size_t index, const LseOptions& options)
       : heads_(heads), head_(heads[index]), options_(options) {
-    tolerance_ = std::max({options.tolerance, kExplained, 2 * head_.recipe_error});
+    tolerance_ = std::max(options.tolerance, std::min(std::max(kExplained, 2 * head_.recipe_error), spread() / 20));
   }
 
   std::optional<LseFinding> verdict() const {
     if (auto finding = not_finite()) return finding;
     if (auto finding = zeros()) return finding;
     if (auto finding = other_head()) return finding;
+    // What follows may come from the mistake in o.
+    if (!head_.o_passed) return std::nullopt;
     if (auto finding = moved_rows()) return finding;
     if (auto finding = changed_values()) return finding;
     if (auto finding = parts_of_the_sum()) return finding;
@@ -38,6 +40,17 @@ class LseSuspect {
 
  private:
   std::size_t size() const { return head_.rows.recorded.size(); }
+
+  /// How far the rows' own lse lie apart: an explanation that is less exact than this explains nothing.
+  double spread() const {
+    double least = std::numeric_limits<double>::infinity(), most = -least;
+    for (const double x : head_.rows.reference) {
+      if (!std::isfinite(x)) continue;
+      least = std::min(least, x);
+      most = std::max(most, x);
+    }
+    return most > least ? most - least : 0;
+  }
   bool sees_keys(std::size_t row) const { return std::isfinite(head_.rows.reference[row]); }
 
   std::string rows_text(const std::vector<std::int64_t>& rows) const {

@@ -16,7 +16,11 @@ namespace {
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 /// A row is wrong when its error is so many times what is plausible.
 constexpr double kImplausible = 3;
-constexpr std::size_t kWrongRows = 28, kOtherRows = 8;
+constexpr std::size_t kWrongRows = 28, kOtherRows = 8, kHiddenRows = 64;
+/// A hidden mistake: its share in the output's error has to lie between these, exceed that in the recipe's error by
+/// kLeastExcess and by so many deviations of what independent errors would give. Errors of neighbours are not
+/// independent: kAlike of them count as one.
+constexpr double kLeastShare = 0.6, kMostShare = 1.6, kOwnShare = 0.25, kLeastExcess = 0.5, kDeviations = 6, kAlike = 8;
 
 std::vector<double> row_sums(const MatrixD& a, const MatrixD& b) {
   std::vector<double> sums(static_cast<std::size_t>(a.rows()), 0.0);
@@ -79,8 +83,8 @@ std::string describe_indices(std::string_view what, const std::vector<std::int64
   return fmt::format("{} {}s between {} and {}", count, what, first, last);
 }
 
-Suspect::Suspect(const DumpSet& dumps, const CheckedHead& head, const attention::Recipe& recipe)
-    : dumps_(dumps), head_(head), recipe_(recipe) {
+Suspect::Suspect(const DumpSet& dumps, const CheckedHead& head, const attention::Recipe& recipe, Search search)
+    : dumps_(dumps), head_(head), recipe_(recipe), search_(search) {
   double largest = -1;
   for (const HeadProblem& part : head.parts) {
     const std::int64_t count = part.problem.q.rows();
@@ -94,13 +98,14 @@ Suspect::Suspect(const DumpSet& dumps, const CheckedHead& head, const attention:
   output_ = head.o.middleRows(first_row(), count);
   reference_ = head.reference.middleRows(first_row(), count);
   emulated_ = head.emulated.middleRows(first_row(), count);
-  wrong_ = wrong_parts(output_, reference_, emulated_);
+  if (!hidden()) wrong_ = wrong_parts(output_, reference_, emulated_);
   std::vector<std::int64_t> others;
   for (std::int64_t r = 0; r < count; ++r) {
     if (!std::binary_search(wrong_.rows.begin(), wrong_.rows.end(), r)) others.push_back(r);
   }
   rows_ = spread(wrong_.rows, kWrongRows);
-  const std::vector<std::int64_t> right = spread(others, wrong_.rows.empty() ? kWrongRows + kOtherRows : kOtherRows);
+  const std::size_t all_alike = hidden() ? kHiddenRows : kWrongRows + kOtherRows;
+  const std::vector<std::int64_t> right = spread(others, wrong_.rows.empty() ? all_alike : kOtherRows);
   rows_.insert(rows_.end(), right.begin(), right.end());
   std::sort(rows_.begin(), rows_.end());
   for (const std::int64_t r : rows_) {
@@ -152,7 +157,54 @@ double Suspect::residual(const MatrixD& candidate) const {
   return std::min(plain, lossy) / std::max(size, 1e-300);
 }
 
+bool Suspect::stands_out(const MatrixD& candidate) const {
+  double square = 0, share = 0, own_share = 0, own = 0, count = 0;
+  for (Eigen::Index r = 0; r < candidate.rows(); ++r) {
+    double in_row = 0;
+    for (Eigen::Index c = 0; c < candidate.cols(); ++c) in_row += std::fabs(candidate(r, c) - sampled_reference_(r, c));
+    if (in_row == 0) continue;
+    for (Eigen::Index c = 0; c < candidate.cols(); ++c) {
+      const double way = candidate(r, c) - sampled_reference_(r, c), loss = sampled_loss_(r, c);
+      square += way * way;
+      share += (sampled_output_(r, c) - sampled_reference_(r, c)) * way;
+      own_share += loss * way;
+      own += loss * loss;
+      ++count;
+    }
+  }
+  if (!(square > 0)) return false;
+  share /= square;
+  own_share /= square;
+  double rest = 0;
+  for (Eigen::Index i = 0; i < candidate.size(); ++i) {
+    const double r = sampled_reference_.data()[i], way = candidate.data()[i] - r;
+    if (way == 0) continue;
+    const double off = sampled_output_.data()[i] - r - share * way;
+    rest += off * off;
+  }
+  const double deviation = std::sqrt(std::max(own, rest) / square * kAlike / count);
+  return share >= kLeastShare && share <= kMostShare && std::fabs(own_share) <= kOwnShare &&
+         share - own_share >= std::max(kLeastExcess, kDeviations * deviation);
+}
+
+double Suspect::left_over(const MatrixD& candidate) const {
+  double left = 0, all = 0;
+  for (Eigen::Index i = 0; i < candidate.size(); ++i) {
+    const double off = sampled_output_.data()[i] - candidate.data()[i];
+    const double error = sampled_output_.data()[i] - sampled_reference_.data()[i];
+    left += off * off;
+    all += error * error;
+  }
+  return left / std::max(all, 1e-300);
+}
+
 void Suspect::offer(const MatrixD& candidate, std::string_view name, const std::function<std::string()>& detail) {
+  if (hidden()) {
+    if (!stands_out(candidate)) return;
+    const double left = left_over(candidate);
+    if (!best_ || left < 0.95 * best_->residual) best_ = Finding{std::string(name), detail(), left};
+    return;
+  }
   const double left = residual(candidate);
   if (best_ && !(left < 0.8 * best_->residual)) return;
   // Building the sentence may cost something; hopeless candidates do not get one.
@@ -161,6 +213,7 @@ void Suspect::offer(const MatrixD& candidate, std::string_view name, const std::
 }
 
 std::optional<Finding> Suspect::verdict() const {
+  if (hidden()) return best_;
   const double unit = std::ldexp(1.0, -head_.format().mantissa_bits);
   if (!best_ || best_->residual > std::max(3 * noise_, 2 * unit)) return std::nullopt;
   return best_;

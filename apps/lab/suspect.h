@@ -25,11 +25,19 @@ WrongParts wrong_parts(const MatrixD& output, const MatrixD& reference, const Ma
 /// "rows 64 to 127", "channel 5", "rows 3, 11, ... 251 (every 8th)", "17 rows between 4 and 90".
 std::string describe_indices(std::string_view what, const std::vector<std::int64_t>& indices, std::int64_t offset = 0);
 
-/// The sample: up to 28 wrong rows and 8 others, spread evenly. Of a packed call the sequence with the largest error.
+/// `known_wrong`: the head is wrong, and what explains it best is sought. `hidden`: it is within its limits, and an
+/// explanation has to stand out of the recipe's own errors (hidden_mistake()).
+///
+/// The sample: up to 28 wrong rows and 8 others, spread evenly; 64 of all rows for `hidden`. Of a packed call the
+/// sequence with the largest error.
 class Suspect {
  public:
-  Suspect(const DumpSet& dumps, const CheckedHead& head, const attention::Recipe& recipe);
+  enum class Search : std::uint8_t { known_wrong, hidden };
 
+  Suspect(const DumpSet& dumps, const CheckedHead& head, const attention::Recipe& recipe,
+          Search search = Search::known_wrong);
+
+  bool hidden() const { return search_ == Search::hidden; }
   const DumpSet& dumps() const { return dumps_; }
   const CheckedHead& head() const { return head_; }
   const attention::Recipe& recipe() const { return recipe_; }
@@ -58,15 +66,22 @@ class Suspect {
   /// What `candidate` (like output()) leaves unexplained, over the size of the outputs. What the recipe loses on these
   /// rows may be taken as lost by the kernel too.
   double residual(const MatrixD& candidate) const;
-  /// Offers an explanation. A later one has to be better by a fifth to displace an earlier, plainer one.
+  /// Offers an explanation. A later one has to be better by a fifth (hidden: a twentieth) to displace an earlier,
+  /// plainer one.
   void offer(const MatrixD& candidate, std::string_view name, const std::function<std::string()>& detail);
   /// The best explanation, if it is good enough.
   std::optional<Finding> verdict() const;
 
  private:
+  /// Whether the output's error points where the candidate lies and the recipe's does not.
+  bool stands_out(const MatrixD& candidate) const;
+  /// The sum of squares between output and candidate, over that between output and reference.
+  double left_over(const MatrixD& candidate) const;
+
   const DumpSet& dumps_;
   const CheckedHead& head_;
   const attention::Recipe& recipe_;
+  const Search search_;
   const HeadProblem* part_ = nullptr;
   MatrixD output_, reference_, emulated_;
   WrongParts wrong_;

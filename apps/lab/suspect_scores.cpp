@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <limits>
 #include <set>
 
@@ -95,6 +96,8 @@ std::vector<std::int64_t> tile_lengths(const Suspect& suspect, std::int64_t keys
     if (length != lengths.front()) lengths.push_back(length);
   }
   std::erase_if(lengths, [keys](std::int64_t length) { return length >= keys; });
+  // There the diagnosis is made for every head, not for wrong ones alone.
+  if (suspect.hidden() && lengths.size() > 3) lengths.resize(3);
   return lengths;
 }
 
@@ -144,6 +147,95 @@ void masks(Suspect& suspect, const ScoreRows& s) {
   }
 }
 
+/// The rows' outputs where `hidden(row, key)` hides keys, and the causal mask does not.
+template <class Hidden>
+void offer_hidden(Suspect& suspect, const ScoreRows& s, const Hidden& hidden, const std::string& detail) {
+  MatrixD scores = s.scores();
+  for (Eigen::Index r = 0; r < s.rows(); ++r) {
+    for (std::int64_t j = 0; j < s.keys(); ++j) {
+      if (hidden(suspect.rows()[static_cast<std::size_t>(r)], j)) scores(r, j) = -kInfinity;
+    }
+  }
+  const std::vector<std::int64_t> all(static_cast<std::size_t>(s.rows()), s.keys());
+  suspect.offer(attend(scores, all, suspect.problem().v, suspect.channels()), "wrong mask", [&] { return detail; });
+}
+
+/// The mask read by columns, and hidden for visible.
+void turned_masks(Suspect& suspect, const ScoreRows& s) {
+  const attention::Problem& problem = suspect.problem();
+  const auto sees = [&](std::int64_t i, std::int64_t j) {
+    return j < problem.visible_keys(i) && (!problem.mask || (*problem.mask)(i, j) != -kInfinity);
+  };
+  const bool square = problem.q.rows() == s.keys();
+  if (problem.is_causal && square && !problem.mask) {
+    offer_hidden(
+        suspect, s, [&](std::int64_t i, std::int64_t j) { return !sees(j, i); },
+        "the causal mask is transposed: a row sees the keys from its own on");
+    offer_hidden(
+        suspect, s, [&](std::int64_t i, std::int64_t j) { return sees(i, j); },
+        "the causal mask is inverted: a row sees the keys that it should not");
+  }
+  if (!problem.mask || problem.is_causal) return;
+  const MatrixD plain = scores_of(problem, suspect.rows(), false);
+  const std::vector<std::int64_t> all(static_cast<std::size_t>(s.rows()), s.keys());
+  const auto masked = [&](const std::function<double(std::int64_t, std::int64_t)>& mask, const std::string& detail) {
+    MatrixD scores = plain;
+    for (Eigen::Index r = 0; r < s.rows(); ++r) {
+      for (std::int64_t j = 0; j < s.keys(); ++j) scores(r, j) += mask(suspect.rows()[static_cast<std::size_t>(r)], j);
+    }
+    suspect.offer(attend(scores, all, problem.v, suspect.channels()), "wrong mask", [&] { return detail; });
+  };
+  if (square) {
+    masked([&](std::int64_t i, std::int64_t j) { return (*problem.mask)(j, i); }, "the dump's mask is transposed");
+  }
+  masked([&](std::int64_t i, std::int64_t j) { return sees(i, j) ? -kInfinity : 0.0; },
+         "the dump's mask is inverted: hidden keys are attended to and the others are not");
+}
+
+/// The window whose rows come nearest: keys from own - W + 1 on, and without a causal mask up to own + W - 1.
+std::int64_t best_window(const Suspect& suspect, const ScoreRows& s, std::int64_t offset) {
+  std::vector<double> left(static_cast<std::size_t>(s.keys()) + 1, 0.0);
+  MatrixD o(1, suspect.channels());
+  for (Eigen::Index r = 0; r < s.rows(); ++r) {
+    const std::int64_t own = suspect.rows()[static_cast<std::size_t>(r)] + offset;
+    o.setZero();
+    double sum = 0, distance = 0;
+    for (std::int64_t window = 1; window <= s.keys(); ++window) {
+      const auto see = [&](std::int64_t j) {
+        if (j < 0 || j >= s.visible(r)) return;
+        s.add(0, j, s.weight(r, j), o);
+        sum += s.weight(r, j);
+      };
+      see(own - window + 1);
+      if (window > 1) see(own + window - 1);
+      if (sum > 0) {
+        distance = 0;
+        for (std::int64_t c = 0; c < suspect.channels(); ++c) {
+          distance += std::fabs(suspect.output()(r, c) - o(0, c) / sum);
+        }
+      }
+      left[static_cast<std::size_t>(window)] += distance;
+    }
+  }
+  return std::min_element(left.begin() + 1, left.end()) - left.begin();
+}
+
+void sliding_window(Suspect& suspect, const ScoreRows& s) {
+  const attention::Problem& problem = suspect.problem();
+  const bool bottom = problem.is_causal && problem.causal_align == attention::CausalAlign::bottom_right;
+  const std::int64_t offset = bottom ? s.keys() - problem.q.rows() : 0;
+  const std::int64_t window = best_window(suspect, s, offset);
+  if (window >= s.keys()) return;
+  offer_hidden(
+      suspect, s,
+      [&](std::int64_t i, std::int64_t j) {
+        return j >= problem.visible_keys(i) || std::abs(j - i - offset) >= window;
+      },
+      problem.is_causal
+          ? fmt::format("a sliding window: a row sees its own key and the {} before it", window - 1)
+          : fmt::format("a sliding window: a row sees its own key and the {} on either side", window - 1));
+}
+
 void mask_ignored(Suspect& suspect) {
   if (!suspect.problem().mask) return;
   std::vector<std::int64_t> visible;
@@ -165,6 +257,55 @@ void dropped_tiles(Suspect& suspect, const ScoreRows& s, std::int64_t tile) {
                          is_last ? fmt::format(": the loop over tiles of {} ends one too early", tile) : "");
     });
   }
+}
+
+/// The loop over keys that begins or ends one key off.
+void missed_keys(Suspect& suspect, const ScoreRows& s) {
+  const auto none = [](Eigen::Index, std::int64_t) { return 0.0; };
+  const std::int64_t last = s.keys() - 1;
+  suspect.offer(s.with({last}, none, kSameRow), "a missed key", [last] {
+    return fmt::format("the last key, {}, is not attended to: the number of keys is one short", last);
+  });
+  suspect.offer(s.with({0}, none, kSameRow), "a missed key", [] { return "the first key, 0, is not attended to"; });
+}
+
+/// A tile's scores count in the row sum, and its V does not in o; or the other way round.
+void half_tiles(Suspect& suspect, const ScoreRows& s, std::int64_t tile) {
+  for (std::int64_t first = 0; first < s.keys(); first += tile) {
+    const std::int64_t last = std::min(first + tile, s.keys());
+    MatrixD without_v = s.unnormalised(), without_sum = s.unnormalised();
+    for (Eigen::Index r = 0; r < s.rows(); ++r) {
+      double sum = s.sum(r);
+      for (std::int64_t j = first; j < std::min(last, s.visible(r)); ++j) {
+        s.add(r, j, -s.weight(r, j), without_v);
+        sum -= s.weight(r, j);
+      }
+      if (!(s.sum(r) > 0)) continue;
+      without_v.row(r) /= s.sum(r);
+      if (sum > 1e-12 * s.sum(r)) without_sum.row(r) /= sum;
+    }
+    suspect.offer(without_v, "a skipped tile of P V", [&] {
+      return fmt::format("keys {} to {} count in the row sum, and their V is not added to o", first, last - 1);
+    });
+    suspect.offer(without_sum, "a tile missing in the row sum", [&] {
+      return fmt::format("V of keys {} to {} is added to o, and they do not count in the row sum", first, last - 1);
+    });
+  }
+}
+
+/// The same for the last tile that each row sees.
+void half_diagonal(Suspect& suspect, const ScoreRows& s, std::int64_t tile) {
+  if (!suspect.problem().is_causal) return;
+  MatrixD o = s.unnormalised();
+  for (Eigen::Index r = 0; r < s.rows(); ++r) {
+    if (!(s.sum(r) > 0)) continue;
+    for (std::int64_t j = (s.visible(r) - 1) / tile * tile; j < s.visible(r); ++j) s.add(r, j, -s.weight(r, j), o);
+    o.row(r) /= s.sum(r);
+  }
+  suspect.offer(o, "a skipped tile of P V", [tile] {
+    return fmt::format("the last tile of {} keys that a row sees counts in its row sum, and its V is not added to o",
+                       tile);
+  });
 }
 
 /// Every row loses the last tile that it sees (under a causal mask another one for each).
@@ -228,13 +369,15 @@ void not_rescaled(Suspect& suspect, const ScoreRows& s, std::int64_t tile) {
 
 /// Keys that only fill up the last tile have score 0 and count in the row sum.
 void padding_attended(Suspect& suspect, const ScoreRows& s, std::int64_t tile) {
-  const std::int64_t padding = (tile - s.keys() % tile) % tile;
+  // A tile of one key stands for a number of keys that is one too large.
+  const std::int64_t padding = tile == 1 ? 1 : (tile - s.keys() % tile) % tile;
   if (padding == 0 || suspect.problem().is_causal) return;
   MatrixD o = s.unnormalised();
   for (Eigen::Index r = 0; r < s.rows(); ++r) {
     o.row(r) /= s.sum(r) + static_cast<double>(padding) * elementary::exp(-s.max(r));
   }
   suspect.offer(o, "wrong mask", [&] {
+    if (tile == 1) return std::string("one key of zeros behind the last is attended to");
     return fmt::format("{} keys of zeros that fill up the last tile of {} are attended to", padding, tile);
   });
 }
@@ -316,6 +459,15 @@ std::vector<std::vector<std::int64_t>> key_groups(const Suspect& suspect, std::i
     for (std::int64_t first = 0; first < keys; first += tile)
       groups.push_back(range(first, std::min(first + tile, keys)));
   }
+  // The keys of a tile that one thread of a warp holds, in the layout of m16n8 fragments.
+  for (std::int64_t first = 0; first < keys && keys <= kMostGroups * 16; first += 64) {
+    for (std::int64_t thread = 0; thread < 4; ++thread) {
+      groups.emplace_back();
+      for (std::int64_t j = first; j < std::min(first + 64, keys); ++j) {
+        if (j % 8 / 2 == thread) groups.back().push_back(j);
+      }
+    }
+  }
   std::erase_if(groups, [keys](const auto& group) { return group.empty() || std::ssize(group) == keys; });
   return groups;
 }
@@ -362,6 +514,23 @@ void key_scale(Suspect& suspect, const ScoreRows& s) {
   suspect.offer(candidate(0), "one wrong scale group", [&] {
     return fmt::format("the scores of {} are zero: K's scale there is zero", describe_indices("key", best));
   });
+}
+
+/// Scales of K off by a power of two: no factor is fitted.
+void power_of_two_scales(Suspect& suspect, const ScoreRows& s) {
+  const std::vector<double> unscaled = unscaled_part(suspect, s);
+  for (const std::vector<std::int64_t>& group : key_groups(suspect, s.keys())) {
+    for (const double factor : {0.5, 2.0}) {
+      const auto weight = [&](Eigen::Index r, std::int64_t j) {
+        const double left = unscaled[static_cast<std::size_t>(r)];
+        return elementary::exp(factor * (s.scores()(r, j) - left) + left - s.max(r));
+      };
+      suspect.offer(s.with(group, weight, kSameRow), "one wrong scale group", [&] {
+        return fmt::format("the scores of {} are about {} times what they should be: K's scale there is wrong",
+                           describe_indices("key", group), factor);
+      });
+    }
+  }
 }
 
 /// One tile of V times a factor, which is linear in o.
@@ -459,14 +628,19 @@ void missing_correction(Suspect& suspect, const ScoreRows& s) {
 void suspect_scores(Suspect& suspect) {
   const ScoreRows s(suspect);
   masks(suspect, s);
+  turned_masks(suspect, s);
   mask_ignored(suspect);
-  missing_division(suspect, s);
+  missed_keys(suspect, s);
+  padding_attended(suspect, s, 1);
+  if (!suspect.hidden()) missing_division(suspect, s);
   const std::vector<std::int64_t> tiles = tile_lengths(suspect, s.keys());
   for (const std::int64_t tile : tiles) {
     dropped_tiles(suspect, s, tile);
     dropped_diagonal(suspect, s, tile);
     padding_attended(suspect, s, tile);
     not_rescaled(suspect, s, tile);
+    half_tiles(suspect, s, tile);
+    half_diagonal(suspect, s, tile);
   }
   for (const std::int64_t tile : tiles) {
     stale_tiles(suspect, s, tile, 1);
@@ -474,6 +648,8 @@ void suspect_scores(Suspect& suspect) {
   }
   other_kv_head(suspect, s);
   missing_correction(suspect, s);
+  if (suspect.hidden()) return power_of_two_scales(suspect, s);
+  sliding_window(suspect, s);
   score_factor(suspect, s);
   key_scale(suspect, s);
   for (const std::int64_t tile : tiles) value_scale(suspect, s, tile);

@@ -106,6 +106,26 @@ void change_basis(const Problem& problem, const Recipe& recipe, std::vector<Matr
   }
 }
 
+/// Whether the operand is to be the input's own codes, which nothing has touched.
+bool takes_codes(const OperandSpec& spec, const InputCodes& input, bool untouched) {
+  return untouched && input.format != nullptr && spec.format == input.format && spec.scaled() && !spec.micro_scaled() &&
+         spec.granularity == quant::Granularity::per_tensor && spec.range == 0 && spec.scale_format == &format::kFP32;
+}
+
+/// The codes of values that are code * scale, which f64 holds exactly.
+Stored codes_of(const MatrixD& values, const InputCodes& input, quant::Operand role) {
+  Stored stored{};
+  stored.format = input.format;
+  stored.codes = cast_codes((values / input.scale).cast<float>(), *input.format);
+  const auto scale = static_cast<float>(input.scale);
+  if (role == quant::Operand::v) {
+    stored.column_scale.assign(static_cast<std::size_t>(values.cols()), scale);
+  } else {
+    stored.row_scale.assign(static_cast<std::size_t>(values.rows()), scale);
+  }
+  return stored;
+}
+
 /// Q of the head in hand; with one scale for a group, all of its heads are quantized together.
 Stored store_queries(const Recipe& recipe, const std::vector<MatrixF>& heads) {
   const bool one_scale = recipe.q.scaled() && recipe.q.granularity == quant::Granularity::per_tensor;
@@ -230,7 +250,12 @@ Operands prepare_operands(const Problem& problem, const Recipe& recipe) {
     k = std::move(smoothed.centred);
     operands.k_mean = std::move(smoothed.means);
   }
-  operands.k = store(recipe, recipe.k, quant::Operand::k, k);
+  const bool same_basis = recipe.balance == Balance::none && recipe.rotation == Rotation::none;
+  const bool q_untouched = same_basis && !smooth_q && recipe.scale_place == ScalePlace::logits;
+  const bool k_untouched = same_basis && !smooth_k && recipe.scale_place != ScalePlace::qk;
+  operands.k = takes_codes(recipe.k, problem.k_codes, k_untouched)
+                   ? codes_of(problem.k, problem.k_codes, quant::Operand::k)
+                   : store(recipe, recipe.k, quant::Operand::k, k);
   if (smooth_q) {
     quant::SmoothSpec blocks;
     blocks.block_rows = recipe.q_block;
@@ -240,17 +265,18 @@ Operands prepare_operands(const Problem& problem, const Recipe& recipe) {
     operands.correction = quant::mean_correction(operands.q_means, right, *recipe.correction_format);
     for (MatrixF& q : heads) q = quant::smooth(q, blocks).centred;
   }
-  operands.q = store_queries(recipe, heads);
+  operands.q = takes_codes(recipe.q, problem.q_codes, q_untouched)
+                   ? codes_of(problem.q, problem.q_codes, quant::Operand::q)
+                   : store_queries(recipe, heads);
   if (recipe.smooth_v) {
     quant::Smoothed smoothed = quant::smooth(v);
     operands.v_mean.assign(smoothed.means.data(), smoothed.means.data() + smoothed.means.size());
     v = std::move(smoothed.centred);
   }
-  operands.v = store(recipe, recipe.v, quant::Operand::v, v);
+  operands.v = takes_codes(recipe.v, problem.v_codes, !recipe.smooth_v)
+                   ? codes_of(problem.v, problem.v_codes, quant::Operand::v)
+                   : store(recipe, recipe.v, quant::Operand::v, v);
   // An exact operand that nothing has touched keeps the dump's f64 values.
-  const bool same_basis = recipe.balance == Balance::none && recipe.rotation == Rotation::none;
-  const bool q_untouched = same_basis && !smooth_q && recipe.scale_place == ScalePlace::logits;
-  const bool k_untouched = same_basis && !smooth_k && recipe.scale_place != ScalePlace::qk;
   if (recipe.q.exact() && q_untouched) operands.q.values = problem.q;
   if (recipe.k.exact() && k_untouched) operands.k.values = problem.k;
   if (recipe.v.exact() && !recipe.smooth_v) operands.v.values = problem.v;

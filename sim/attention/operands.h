@@ -68,7 +68,7 @@ MatrixD values_of(const Stored& stored);
 /// A cast without a scale: to nearest-even, overflow to Inf, as PTX's cvt.rn does.
 MatrixCodes cast_codes(const MatrixF& values, const format::Format& format);
 
-/// Prepares the head. Everything before quantization is f32 (the inputs of a 16-bit dump are exact in it), except that
+/// Prepares the head. Operands that are to be the input's own codes are (Problem::q_codes). Everything before quantization is f32 (the inputs of a 16-bit dump are exact in it), except that
 /// an exact operand that is neither rotated, balanced nor smoothed keeps its f64 values.
 Operands prepare_operands(const Problem& problem, const Recipe& recipe);
 

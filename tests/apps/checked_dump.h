@@ -89,6 +89,9 @@ inline std::string recorded_dump(const io::testing::ScratchFolder& folder, const
   io::DumpWriter writer(path, attributes);
   writer.begin_call(name);
   for (const char* input : {"q", "k", "v"}) writer.write(name, input, recorded.tensor(input));
+  for (const char* descale : {"q_descale", "k_descale", "v_descale"}) {
+    if (recorded.has(descale)) writer.write(name, descale, recorded.tensor(descale));
+  }
   for (const char* output : {"o", "lse"}) writer.write(name, output, found->tensors.at(output));
   writer.commit();
   return path;

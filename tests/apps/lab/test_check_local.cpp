@@ -1,5 +1,6 @@
 // Limits of blocks, rows and channels: faults that hide behind a noisy recipe over a whole head are caught.
 #include <cmath>
+#include <functional>
 
 #include "apps/checked_dump.h"
 #include "attention/pipeline.h"
@@ -85,6 +86,40 @@ TEST_CASE("keys that the last rows alone see and do not get are noticed in their
     CHECK(row_of(result, 1)["passed"] == false);
     CHECK(row_of(result, 0)["passed"] == true);
     CHECK(row_of(result, 1)["worst_block"]["rows"] == lab::Json({256, 320}));
+  }
+}
+
+TEST_CASE("mistakes that lose less than a noisy recipe does stand out of its errors and are named") {
+  struct Mistake {
+    const char* name;
+    const char* detail;
+    std::function<void(attention::Problem&)> change;
+  };
+  const Mistake mistakes[] = {
+      {"stale tile", "keys 128 to 191 meet V of keys 64 to 127",
+       [](attention::Problem& p) { p.v.middleRows(128, 64) = p.v.middleRows(64, 64).eval(); }},
+      {"wrong mask", "one key too wide",
+       [](attention::Problem& p) {
+         p.is_causal = false;
+         p.mask = MatrixD::Zero(320, 320);
+         for (Eigen::Index i = 0; i < 320; ++i) {
+           for (Eigen::Index j = i + 2; j < 320; ++j) (*p.mask)(i, j) = -testing::kInfinity;
+         }
+       }},
+      {"one wrong scale group", "the scores of keys 64 to 127",
+       [](attention::Problem& p) { p.k.middleRows(64, 64) *= 2; }},
+  };
+  for (const char* name : {"sage2-4b", "sage3-nvfp4"}) {
+    for (const Mistake& mistake : mistakes) {
+      CAPTURE(name, mistake.detail);
+      const lab::CheckResult result = changed(name, [&](MatrixD& o, const attention::Recipe& recipe) {
+        attention::Problem wrong = causal_problem(1);
+        mistake.change(wrong);
+        o = attention::run_recipe(wrong, recipe, format::kFP16).o;
+      });
+      check_named(result, 1, mistake.name, mistake.detail);
+      CHECK(row_of(result, 0)["passed"] == true);
+    }
   }
 }
 

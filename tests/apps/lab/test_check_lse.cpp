@@ -1,4 +1,5 @@
 // check_dump: the conventions of an lse, and what wrong ones are called.
+#include <algorithm>
 #include <cmath>
 
 #include "apps/checked_dump.h"
@@ -68,4 +69,81 @@ TEST_CASE("lse conventions are told apart, one head in another fails, and a dema
   const lab::CheckResult wrong = verdict(off);
   CHECK(row_of(wrong, 0, "lse")["mismatches"] == 1);
   CHECK(row_of(wrong, 0, "lse")["first"]["index"] == lab::Json({0, 0, 7}));
+}
+
+TEST_CASE("a wrong lse is named, and its o stays right") {
+  const std::vector<PlainOutput> right = right_outputs(three_heads());
+  const auto named = [&](const std::string& name, const std::string& detail, const auto& change) {
+    CAPTURE(name);
+    std::vector<PlainOutput> outputs = right;
+    change(outputs);
+    const lab::CheckResult result = verdict(outputs);
+    CAPTURE(result.details);
+    CHECK_FALSE(result.passed);
+    CHECK(row_of(result, 1)["passed"] == true);
+    const lab::Json& row = row_of(result, 1, "lse");
+    CHECK(row["passed"] == false);
+    CHECK(row["diagnosis"] == name);
+    CHECK(contains(row["reason"].get<std::string>(), detail));
+  };
+  const auto each = [](const auto& change) {
+    return [change](std::vector<PlainOutput>& outputs) {
+      for (PlainOutput& output : outputs) {
+        for (double& x : output.lse) x = change(x);
+      }
+    };
+  };
+  named("LSE all zeros", "zero everywhere", each([](double) { return 0.0; }));
+  named("unwritten LSE rows", "zero in rows 64 to 127",
+        [](auto& o) { std::fill(o[1].lse.begin() + 64, o[1].lse.begin() + 128, 0.0); });
+  named("NaN in lse", "NaN in row 17", [](auto& o) { o[1].lse[17] = std::nan(""); });
+  named("Inf in lse", "row 17, which see keys", [](auto& o) { o[1].lse[17] = testing::kInfinity; });
+  named("LSE negated", "minus what it should be", each([](double x) { return -x; }));
+  named("LSE in base 10", "base 10", each([](double x) { return x / std::log(10.0); }));
+  named("constant added to LSE", "+1 from what", each([](double x) { return x + 1; }));
+  named("constant factor of LSE", "1.5 times", each([](double x) { return 1.5 * x; }));
+  named("LSE of two heads swapped", "that of head 2", [](auto& o) { std::swap(o[1].lse, o[2].lse); });
+  named("LSE of another head", "that of head 0", [](auto& o) { o[1].lse = o[0].lse; });
+  named("permuted LSE rows", "reverse order", [](auto& o) { std::reverse(o[1].lse.begin(), o[1].lse.end()); });
+  named("transposed LSE layout", "written as [tokens, heads]", [&](auto& o) {
+    for (std::size_t flat = 0; flat < 600; ++flat) o[flat / 200].lse[flat % 200] = right[flat % 3].lse[flat / 3];
+  });
+  const auto maximum = [](std::size_t head, std::size_t row) {
+    const PlainHead& h = three_heads()[head];
+    return (h.sm_scale * h.q.row(static_cast<Eigen::Index>(row)) * h.k.transpose()).maxCoeff();
+  };
+  const auto with_maximum = [&](const auto& change) {
+    return [&, change](std::vector<PlainOutput>& o) {
+      for (std::size_t h = 0; h < 3; ++h) {
+        for (std::size_t i = 0; i < 200; ++i) o[h].lse[i] = change(o[h].lse[i], maximum(h, i));
+      }
+    };
+  };
+  named("LSE without the sum", "the row maximum", with_maximum([](double, double max) { return max; }));
+  named("LSE without the maximum", "not added back", with_maximum([](double x, double max) { return x - max; }));
+  named("row sum in place of LSE", "its logarithm was not taken",
+        with_maximum([](double x, double max) { return std::exp(x - max); }));
+  named("rounded LSE", "one of bfloat16",
+        each([](double x) { return format::decode(format::kBF16, format::encode(format::kBF16, x, {})); }));
+}
+
+TEST_CASE("a tolerance under which a wrong lse would pass fails the check, though the lse is right") {
+  const io::testing::ScratchFolder folder;
+  const std::vector<PlainOutput> right = right_outputs(three_heads());
+  testing::write_kernel_dump(folder / "dump.h5", three_heads(), right);
+  lab::DumpCheckOptions options = relative_to("fa2-fp16");
+  const auto reason = [&](double tolerance) {
+    options.lse_tolerance = tolerance;
+    const lab::CheckResult result = check(folder / "dump.h5", options);
+    CHECK(row_of(result, 1)["passed"] == true);
+    const lab::Json& row = row_of(result, 1, "lse");
+    CHECK(row["passed"] == row["reason"].is_null());
+    return row["reason"].is_null() ? std::string() : row["reason"].template get<std::string>();
+  };
+  for (const double tolerance : {0.0005, 0.005}) CHECK(reason(tolerance).empty());
+  CHECK(contains(reason(0.3), "the tolerance 0.3 is worth nothing: an lse in "));
+  options.lse_demanded = lab::parse_lse_convention("e");
+  CHECK(reason(0.3).empty());
+  CHECK(contains(reason(1.5), "an lse that is larger by one would pass"));
+  CHECK(contains(reason(100), "an lse of zeros would pass"));
 }

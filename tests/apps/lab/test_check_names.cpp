@@ -32,7 +32,7 @@ TEST_CASE("outputs that are wrong as a whole are named") {
               }),
               1, "all zeros", "zero everywhere");
   check_named(changed([](auto& o) { std::swap(o[0], o[1]); }), 0, "two heads swapped", "head 1");
-  check_named(changed([](auto& o) { o[2].o = o[1].o; }), 2, "another head's output", "head 1");
+  check_named(changed([](auto& o) { o[2].o = o[1].o; }), 2, "another head's output", "head 1 should return, a copy");
   check_named(changed([](auto& o) { o[1].o = MatrixD(o[1].o.rowwise().reverse()); }), 1, "reversed channels",
               "reverse");
   check_named(changed([](auto& o) { o[1].o = MatrixD(o[1].o.colwise().reverse()); }), 1, "permuted rows", "199 - r");
@@ -87,6 +87,18 @@ TEST_CASE("wrong masks are named") {
   check_named(verdict(right_outputs(heads, causal(-1)), is_causal), 0, "wrong mask", "one key too narrow");
   check_named(verdict(right_outputs(heads, causal(1)), is_causal), 0, "wrong mask", "one key too wide");
   check_named(verdict(right_outputs(heads, causal(0))), 0, "wrong mask", "where none belongs");
+  const auto sees = [](auto&& visible) {
+    return
+        [visible](std::int64_t i, std::int64_t j, double score) { return visible(i, j) ? score : -testing::kInfinity; };
+  };
+  check_named(verdict(right_outputs(heads, sees([](auto i, auto j) { return j >= i; })), is_causal), 1, "wrong mask",
+              "transposed");
+  check_named(verdict(right_outputs(heads, sees([](auto i, auto j) { return j > i; })), is_causal), 1, "wrong mask",
+              "inverted");
+  check_named(verdict(right_outputs(heads, sees([](auto i, auto j) { return j <= i && j > i - 37; })), is_causal), 1,
+              "wrong mask", "its own key and the 36 before it");
+  check_named(verdict(right_outputs(heads, sees([](auto i, auto j) { return std::abs(i - j) < 50; }))), 1, "wrong mask",
+              "its own key and the 49 on either side");
   const std::vector<PlainHead> longer = plain_heads(2, 90, 150, 32);
   check_named(verdict(right_outputs(longer, causal(0)),
                       {{"is_causal", true}, {"causal_align", std::string("bottom_right")}}, longer),
@@ -114,6 +126,29 @@ TEST_CASE("tiles and scale groups that go wrong in one head are named and locate
   const PlainHead& head = three_heads()[1];
   check_named(with_head(plain_attention(head, hide(192, 200))), 1, "a dropped last tile", "keys 192 to 199");
   check_named(with_head(plain_attention(head, hide(64, 128))), 1, "a dropped tile", "keys 64 to 127");
+  check_named(with_head(plain_attention(head, hide(199, 200))), 1, "a missed key", "the last key, 199");
+  check_named(with_head(plain_attention(head, hide(0, 1))), 1, "a missed key", "the first key, 0");
+  PlainHead longer = head;
+  for (MatrixD* values : {&longer.k, &longer.v}) {
+    values->conservativeResize(201, 32);
+    values->bottomRows(1).setZero();
+  }
+  check_named(with_head(plain_attention(longer)), 1, "wrong mask", "one key of zeros behind the last");
+  PlainHead skipped = head;
+  skipped.v.middleRows(64, 64).setZero();
+  check_named(with_head(plain_attention(skipped)), 1, "a skipped tile of P V", "keys 64 to 127 count in the row sum");
+  skipped = head;
+  skipped.v.bottomRows(8).setZero();
+  check_named(with_head(plain_attention(skipped)), 1, "a skipped tile of P V", "keys 192 to 199 count");
+  const auto thread_keys = [](std::int64_t, std::int64_t j, double score) {
+    return j >= 64 && j < 128 && j % 8 / 2 == 1 ? 1.5 * score : score;
+  };
+  check_named(with_head(plain_attention(head, thread_keys)), 1, "one wrong scale group", "K's scale there is wrong");
+  const auto thread_rows = [](std::int64_t i, std::int64_t, double score) {
+    return i >= 32 && i < 64 && i % 8 == 3 ? 2 * score : score;
+  };
+  check_named(with_head(plain_attention(head, thread_rows)), 1, "one wrong scale group",
+              "rows 35, 43, ... 59 (every 8th)");
   PlainHead stale = head;
   stale.v.middleRows(128, 64) = head.v.middleRows(64, 64);
   check_named(with_head(plain_attention(stale)), 1, "stale tile", "keys 128 to 191 meet V of keys 64 to 127");

@@ -64,3 +64,16 @@ TEST_CASE("another mask is found, and the recipe itself when it is the right one
   CHECK(same.front().equal == 1);
   CHECK(contains(lab::resemblance_text(same, base), "no single change"));
 }
+
+TEST_CASE("every key of recipes is changed by some trial or declared untried with a reason") {
+  const std::set<std::string> tried = lab::tried_keys();
+  std::set<std::string> untried;
+  for (const lab::UntriedKey& key : lab::untried_keys()) {
+    CHECK_FALSE(key.reason.empty());
+    untried.insert(std::string(key.name));
+  }
+  for (const auto& [key, value] : attention::resolved(attention::Recipe{})) {
+    CAPTURE(key);
+    CHECK(tried.count(key) + untried.count(key) == 1);
+  }
+}

@@ -108,6 +108,13 @@ TEST_CASE("check: options that do not fit are status 2, a dump without o is stat
   refused(right + " --kernel aten._scaled_dot_product_flash_attention --set colour=red", "colour");
   refused(right + " --recipe fa2-fp16 --ulp -1", "ulp");
   refused(right + " --recipe fa2-fp16 --factor 0", "factor");
+  for (const char* number : {"nan", "inf", "-1", "two"}) {
+    refused(right + " --recipe fa2-fp16 --factor " + number, "no finite number above 0");
+    refused(right + " --recipe fa2-fp16 --lse-tolerance " + number, "no finite number of at least 0");
+  }
+  refused(right + " --recipe fa2-fp16 --ulp 1.5", "no whole number");
+  refused(vectors("kernel_vectors_1.h5") + " --cases '^c0$' --arch sm999", "sm999");
+  refused(vectors("sdpa_vectors.h5") + " --kernels zzz", "no kernel matches 'zzz'");
   refused(right + " --recipe fa2-fp16 --lse 10", "--lse");
   refused(right + " --recipe fa2-fp16 --arch sm89", "--arch");
   refused(vectors("gemm_vectors.h5") + " --recipe fa2-fp16", "none among the files");
@@ -138,4 +145,54 @@ TEST_CASE("check: kernel vectors have rows of kind kernel, and --kernels selects
   CHECK(rows[1]["output"] == "o");
   CHECK(rows[1]["mismatches"] == 0);
   CHECK(check(folder, vectors("sdpa_vectors.h5") + " --kernels '('").status == 2);
+}
+
+TEST_CASE("check: what cannot be compared is told beside what can, and the status is 3") {
+  const ScratchFolder folder;
+  const std::string right = write_dump(folder, "right.h5", false), junit = folder / "junit.xml";
+  testing::write_tiny_dump(folder / "tiny.h5", {"c"});
+  io::testing::spill(folder / "text.h5", "no dump at all");
+  const std::string all = right + " " + folder / "tiny.h5" + " " + folder / "text.h5";
+  const Outcome outcome = check(folder, all + " --recipe fa2-fp16 --json --junit " + junit);
+  CHECK(outcome.status == 3);
+  const nlohmann::json summary = json_of(outcome)["summary"];
+  CHECK(summary["passed"] == false);
+  REQUIRE(summary["errors"].size() == 2);
+  CHECK(contains(summary["errors"][0]["file"].get<std::string>(), "text.h5"));
+  CHECK(contains(summary["errors"][1]["file"].get<std::string>(), "tiny.h5"));
+  CHECK(summary["errors"][1]["case"] == "c");
+  CHECK(json_of(outcome)["rows"].size() == 5);
+  CHECK(is_well_formed(junit));
+  CHECK(contains(slurp(junit), "tests=\"7\" failures=\"0\" errors=\"2\""));
+  CHECK(contains(slurp(junit), "tiny.h5/c\""));
+  CHECK(contains(check(folder, all + " --recipe fa2-fp16").out, "INCOMPLETE: 5 of 5 outputs, 2 could not be checked"));
+  // Something that fails is worse than something that cannot be read.
+  CHECK(check(folder, write_dump(folder, "wrong.h5", true) + " " + all + " --recipe fa2-fp16").status == 1);
+}
+
+TEST_CASE("check: skipped kernels stand in the JSON summary and in JUnit, and skipping all is status 2") {
+  const ScratchFolder folder;
+  const std::string junit = folder / "junit.xml", c0 = vectors("kernel_vectors_1.h5") + " --cases '^c0$' --arch sm89";
+  const std::string one = c0 + " --kernels '^sm90_fp8_per_thread ' --junit " + junit;
+  const Outcome skipped = check(folder, one);
+  CHECK(skipped.status == 2);
+  CHECK(contains(skipped.err, "nothing was compared, all 1 were skipped"));
+  CHECK(is_well_formed(junit));
+  CHECK(contains(slurp(junit), "<skipped message="));
+  const Outcome some = check(folder, c0 + " --kernels '^(sm90_fp8_per_thread|sm89_fp8_per_warp_fp32) ' --json");
+  const nlohmann::json document = json_of(some);
+  REQUIRE(document["summary"]["skipped"].size() == 1);
+  CHECK(document["summary"]["skipped"][0]["case"] == "c0/sm90_fp8_per_thread");
+  CHECK(document["context"]["arch"] == "sm89");
+}
+
+TEST_CASE("check: in bit mode the text says what the replay rests on") {
+  const ScratchFolder folder;
+  const std::string right = write_dump(folder, "right.h5", false);
+  const Outcome text = check(folder, right + " --kernel aten._scaled_dot_product_efficient_attention --arch sm80");
+  CHECK(contains(text.out, "aten._scaled_dot_product_efficient_attention: predicted"));
+  const Outcome json =
+      check(folder, right + " --kernel aten._scaled_dot_product_efficient_attention --arch sm80 --json");
+  CHECK(json_of(json)["context"]["arch"] == "sm80");
+  CHECK(contains(json_of(json)["rows"][0]["evidence"].get<std::string>(), "predicted"));
 }
