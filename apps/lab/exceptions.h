@@ -22,6 +22,8 @@ class Exceptions {
   /// What query head `head` of a call runs under: `recipe` itself, or the exception's recipe with its o_format.
   const attention::Recipe& effective(std::string_view call, std::int64_t head) const;
   bool applies(std::string_view call, std::int64_t head) const;
+  /// The exceptions' recipe; nullptr where there are no exceptions.
+  const attention::Recipe* other() const { return rules_.empty() ? nullptr : &other_; }
 
   /// What the accumulators of the recipe, and of the exceptions' recipe where there is one, rest on.
   std::string evidence() const;

@@ -150,10 +150,16 @@ Results planned_results(const DumpSet& dumps, std::span<const Trial> trials,
   }
   for (const SelectedCall& call : dumps.calls()) results.calls.push_back({call.file, call.call->path, call.label});
   for (const Trial& trial : trials) {
-    ResultRecipe recipe{trial.recipe.name, Exceptions(trial.recipe).evidence(), {}};
-    for (const auto& [key, value] : attention::resolved(trial.recipe)) {
-      if (key != "name" && key != "description" && key != "source") recipe.keys.emplace(key, value);
-    }
+    const Exceptions exceptions(trial.recipe);
+    ResultRecipe recipe{trial.recipe.name, exceptions.evidence(), {}};
+    const auto add_keys = [&recipe](const attention::Recipe& from, const std::string& prefix) {
+      for (const auto& [key, value] : attention::resolved(from)) {
+        if (key != "name" && key != "description" && key != "source") recipe.keys.emplace(prefix + key, value);
+      }
+    };
+    add_keys(trial.recipe, "");
+    // Its name alone would not tell that the recipe's file was changed between two runs of a sweep.
+    if (exceptions.other() != nullptr) add_keys(*exceptions.other(), "exception_recipe.");
     results.recipes.push_back(std::move(recipe));
   }
   return results;

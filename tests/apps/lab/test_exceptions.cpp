@@ -1,4 +1,6 @@
 // Heads that a recipe leaves to another one: gradients, scales over a group of heads, references, checks, sweeps.
+#include <fstream>
+
 #include "apps/kernel_dump.h"
 #include "attention/pipeline.h"
 #include "lab/backward.h"
@@ -169,4 +171,21 @@ TEST_CASE("A sweep of gradients has the exceptions that a run has") {
     row.erase("exception");
     CHECK(lab::to_json(row) == lab::to_json(rows[i]));
   }
+}
+
+TEST_CASE("A sweep's configuration changes with the file of the exceptions' recipe") {
+  const Calls calls({"one"});
+  const std::string file = calls.folder / "mine.toml";
+  const auto configuration = [&](const std::string& p_format) {
+    std::ofstream(file) << "description = \"mine\"\nsource = \"a test\"\nqk_format = \"fp16\"\npv_format = \""
+                        << p_format << "\"\n";
+    const lab::DumpSet set = calls.set();
+    const attention::Recipe recipe =
+        recipe_of("int8-token", {{"exceptions", "one heads 1"}, {"exception_recipe", file}});
+    const std::vector<lab::Trial> trials = {{recipe, {}}};
+    return lab::plan_sweep(set, trials).configuration;
+  };
+  const std::string first = configuration("fp16");
+  CHECK(configuration("bf16") != first);
+  CHECK(configuration("fp16") == first);
 }
