@@ -40,6 +40,10 @@ Exceptions::Exceptions(const attention::Recipe& recipe) : recipe_(recipe) {
       heads = parse_heads(std::string(trimmed(rule.substr(at + kHeads.size()))));
       rule = trimmed(rule.substr(0, at));
     }
+    if (rule.starts_with(kHeads.substr(1))) {  // no path has that, so that the exception would be none
+      throw Error(ErrorKind::usage,
+                  fmt::format("exceptions: '{}' names no calls; REGEX heads A:B does, '.' being all of them", rule));
+    }
     rules_.push_back({compiled(rule), heads});
   }
   if (rules_.empty()) return;

@@ -15,6 +15,7 @@
 #include "lab/exceptions.h"
 #include "lab/recipe_file.h"
 #include "lab/toml_file.h"
+#include "mma/instruction.h"
 
 namespace qattn::lab {
 namespace {
@@ -112,6 +113,21 @@ std::int64_t count_of(const toml::table& table, std::string_view key, std::int64
   return node->as_integer()->get();
 }
 
+/// Decimals or digits of a printed figure; more than 17 no double has.
+int places_of(const toml::table& table, std::string_view key, const std::string& file) {
+  constexpr std::int64_t kMost = 17;
+  const std::int64_t places = count_of(table, key, 0, file);
+  if (places > kMost) fail(place(file, *table.get(key)), fmt::format("'{}' is to be at most {}", key, kMost));
+  return static_cast<int>(places);
+}
+
+bool truth_of(const toml::table& table, std::string_view key, const std::string& file) {
+  const toml::node* node = table.get(key);
+  if (node == nullptr) return false;
+  if (!node->is_boolean()) fail(place(file, *node), fmt::format("'{}' is to be true or false", key));
+  return node->as_boolean()->get();
+}
+
 std::optional<ProductRow> product_of(const toml::table& row, const std::string& file) {
   const toml::table* product = subtable(row, "product", file);
   if (product == nullptr) return std::nullopt;
@@ -134,9 +150,9 @@ std::optional<SyntheticTensors> synthetic_of(const toml::table& table, const std
   tensors.tokens = count_of(*given, "tokens", tensors.tokens, file);
   tensors.queries = count_of(*given, "queries", tensors.queries, file);
   tensors.head_dim = count_of(*given, "head_dim", tensors.head_dim, file);
-  tensors.decimals = static_cast<int>(count_of(*given, "decimals", 0, file));
-  tensors.digits = static_cast<int>(count_of(*given, "digits", 0, file));
-  tensors.is_causal = given->contains("causal") && given->get("causal")->value_or(false);
+  tensors.decimals = places_of(*given, "decimals", file);
+  tensors.digits = places_of(*given, "digits", file);
+  tensors.is_causal = truth_of(*given, "causal", file);
   tensors.chosen = require_string(*given, "chosen", file);
   tensors.values = values_of(*given, file);
   if (tensors.seeds < 1 || tensors.heads < 1 || tensors.tokens < 1 || tensors.head_dim < 1) {
@@ -176,6 +192,25 @@ PaperRow load_row(const toml::table& table, const toml::table& row, const std::s
     fail(place(file, row), e.what());
   }
   return result;
+}
+
+/// A row is of tensors that its table has: drawn ones, with values that their distribution takes, or a model's.
+void check_row(const PaperTable& table, const PaperRow& row, const std::string& where) {
+  if (!table.synthetic) {
+    if (row.product || !row.values.empty()) fail(where, "'values' and 'product' are of tables that have [synthetic]");
+    return;
+  }
+  const Distribution* distribution = table.synthetic->distribution;
+  if (row.recipe && distribution == nullptr) {
+    fail(where, "a row with a recipe needs the 'distribution' of [synthetic], whose tensors it runs on");
+  }
+  try {
+    if (row.product) mma::find_instruction(row.product->instruction);
+    if (row.recipe)
+      resolve_values(*distribution, drawn_values(*table.synthetic, row.values), table.synthetic->head_dim);
+  } catch (const Error& e) {
+    fail(where, e.what());
+  }
 }
 
 /// Our figures of each paper row, in the table's statistic.
@@ -276,6 +311,11 @@ std::vector<std::string> notes_of(const PaperTable& table, const DumpSet& dumps,
 
 std::span<const TableMetric> table_metrics() { return kMetrics; }
 
+SynthValues drawn_values(const SyntheticTensors& tensors, SynthValues of_row) {
+  of_row.insert(tensors.values.begin(), tensors.values.end());
+  return of_row;
+}
+
 PaperTable load_paper_table(std::string_view id) {
   const std::string file = data_file("papers", id, "table");
   const toml::table parsed = parse_toml(file);
@@ -299,6 +339,7 @@ PaperTable load_paper_table(std::string_view id) {
     const bool is_known = std::any_of(table.rows.begin(), table.rows.end(),
                                       [&](const PaperRow& other) { return other.label == loaded.label; });
     if (is_known) fail(place(file, row), fmt::format("a second row is called '{}'", loaded.label));
+    check_row(table, loaded, place(file, row));
     table.rows.push_back(std::move(loaded));
   }
   return table;

@@ -46,6 +46,9 @@ struct SyntheticTensors {
   int decimals = 0, digits = 0;  ///< to which the paper prints its figures; 0: not said
 };
 
+/// The values that a row's tensors are drawn with: the row's own, and the table's where the row has none.
+SynthValues drawn_values(const SyntheticTensors& tensors, SynthValues of_row);
+
 /// An entry of data/papers: <id>.toml.
 struct PaperTable {
   std::string id;

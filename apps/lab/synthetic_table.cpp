@@ -51,8 +51,7 @@ SynthRequest request_of(const PaperTable& table, const SynthValues& values, std:
   const SyntheticTensors& tensors = *table.synthetic;
   SynthRequest request;
   request.distribution = tensors.distribution;
-  request.values = values;
-  for (const auto& [name, value] : tensors.values) request.values.emplace(name, value);
+  request.values = drawn_values(tensors, values);
   request.seed = static_cast<std::uint64_t>(seed);
   request.q_heads = request.kv_heads = tensors.heads;
   request.kv_tokens = tensors.tokens;

@@ -14,6 +14,7 @@
 
 using namespace qattn;
 using io::testing::contains;
+using io::testing::message_of;
 using io::testing::ScratchFolder;
 
 namespace {
@@ -117,6 +118,15 @@ TEST_CASE("A scale over the query heads of a group is over the exceptions among 
     CHECK(figures(row_of(result, "one", head, "o", "some")) == (head == 0 ? fp16 : fp8));
     CHECK(figures(row_of(result, "one", head, "o", "reverse")) == (head == 1 || head == 2 ? fp8 : fp16));
   }
+}
+
+TEST_CASE("An exception of heads without calls, which would be none, is refused") {
+  const auto complaint = [](const char* rule) {
+    return message_of([&] { lab::Exceptions(recipe_of("sage2-4b", {{"exceptions", rule}})); }, ErrorKind::usage);
+  };
+  CHECK(contains(complaint("heads 1:3"), "'heads 1:3' names no calls"));
+  CHECK(contains(complaint("one; heads 0:1"), "'heads 0:1' names no calls"));
+  CHECK(lab::Exceptions(recipe_of("sage2-4b", {{"exceptions", ". heads 1:3"}})).applies("layer_00", 2));
 }
 
 TEST_CASE("A reference that is a recipe has its exceptions, forward and backward") {

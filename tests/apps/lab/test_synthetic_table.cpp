@@ -117,6 +117,17 @@ TEST_CASE("What is wrong with a synthetic table is said with file and line") {
   CHECK(contains(complaint(plain + "values = { beta = 1.0 }\n" + row("a", "o", "1")), "beta"));
   CHECK(contains(complaint(plain + row("a", "o", "1", "why = { rmse = \"no\" }\n")), "'why' has 'rmse'"));
   CHECK(contains(complaint(plain + "heads = 0\n" + row("a", "o", "1")), "at least 1"));
+  CHECK(contains(complaint(plain + row("a", "o", "1", "values = { beta = 1.0 }\n")), "t.toml:13: --beta"));
+  CHECK(contains(complaint(plain + "decimals = 400\n" + row("a", "o", "1")), "t.toml:13: 'decimals' is to be at most"));
+  CHECK(contains(complaint(plain + "causal = \"yes\"\n" + row("a", "o", "1")), "'causal' is to be true or false"));
+  CHECK(contains(complaint(plain + row("a", "o", "1", "product = { instruction = \"abacus\" }\n")), "'abacus'"));
+  const std::string no_distribution =
+      "title = \"t\"\nsource = \"s\"\ntensors = \"theirs\"\nstatistic = \"average\"\nbase = \"exact\"\n"
+      "[synthetic]\nchosen = \"c\"\n";
+  CHECK(contains(complaint(no_distribution + row("a", "o", "1")), "t.toml:8: a row with a recipe needs the 'distribu"));
+  const std::string model = "title = \"t\"\nsource = \"s\"\ntensors = \"m\"\nstatistic = \"worst\"\nbase = \"exact\"\n";
+  CHECK(contains(complaint(model + row("a", "o", "1", "values = { sigma = 2.0 }\n")), "t.toml:6: 'values' and"));
+  CHECK(contains(complaint(model + row("a", "o", "1", "product = { instruction = \"x\" }\n")), "have [synthetic]"));
   const lab::PaperTable of_a_model = lab::load_paper_table("sage2-table4");
   CHECK(contains(message_of([&] { lab::measure_synthetic(of_a_model, 1, {}); }, ErrorKind::usage), "not synthetic"));
 }
