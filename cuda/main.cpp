@@ -83,7 +83,7 @@ CLI::App* add_check(CLI::App& app, Arguments& arguments) {
       ->capture_default_str();
   check->add_option("--seed", arguments.options.seed, "Seed of the operands")->capture_default_str();
   check->add_option("--threads", arguments.options.threads, "CPU threads of the emulator (0: one for each core)")
-      ->check(CLI::NonNegativeNumber)
+      ->check(CLI::Range(0, 4096))
       ->capture_default_str();
   check->add_flag("--operands", arguments.operands,
                   "Operand preparation instead, on the dumps' heads or on synthetic ones");

@@ -23,7 +23,7 @@ using attention::Output;
 using attention::Problem;
 
 /// Changes whenever a reference's bits may: its definition, or the form of a file.
-constexpr std::string_view kVersion = "qattn float64 reference 1\n";
+constexpr std::string_view kVersion = "qattn float64 reference 2\n";
 constexpr std::size_t kDigestBytes = 64;
 
 std::span<const std::byte> bytes_of(const MatrixD& matrix) {
@@ -48,9 +48,10 @@ std::string key_of(const Problem& problem) {
   return digest.finish();
 }
 
-std::string packed(const Output& output) {
+std::string packed(const Output& output, std::string_view key) {
   ByteWriter writer;
   writer.put_text(kVersion);
+  writer.put_text(key);
   writer.put_signed(output.o.rows());
   writer.put_signed(output.o.cols());
   for (Eigen::Index i = 0; i < output.o.size(); ++i) writer.put_double(output.o.data()[i]);
@@ -58,13 +59,13 @@ std::string packed(const Output& output) {
   return writer.bytes() + io::sha256(writer.bytes());
 }
 
-/// The output that a file's bytes hold, if they are whole and of this problem's shape.
-std::optional<Output> unpacked(std::string_view bytes, const Problem& problem) {
+/// The output that a file's bytes hold, if they are whole and this problem's; a file may have got another's name.
+std::optional<Output> unpacked(std::string_view bytes, const Problem& problem, std::string_view key) {
   if (bytes.size() < kDigestBytes) return std::nullopt;
   const std::string_view content = bytes.substr(0, bytes.size() - kDigestBytes);
   if (io::sha256(content) != bytes.substr(content.size())) return std::nullopt;
   ByteReader reader(content);
-  if (reader.get_text() != kVersion) return std::nullopt;
+  if (reader.get_text() != kVersion || reader.get_text() != key) return std::nullopt;
   const std::int64_t rows = reader.get_signed(), columns = reader.get_signed();
   if (rows != problem.q.rows() || columns != problem.v.cols()) return std::nullopt;
   Output output{MatrixD(rows, columns), std::vector<double>(static_cast<std::size_t>(rows))};
@@ -74,23 +75,23 @@ std::optional<Output> unpacked(std::string_view bytes, const Problem& problem) {
   return output;
 }
 
-std::optional<Output> load(const std::string& path, const Problem& problem) {
+std::optional<Output> load(const std::string& path, const Problem& problem, std::string_view key) {
   try {
     std::error_code absent;
     if (!fs::is_regular_file(path, absent)) return std::nullopt;
     const io::InputFile file(path);
     const std::vector<std::byte> bytes = file.read(0, file.size());
-    return unpacked({reinterpret_cast<const char*>(bytes.data()), bytes.size()}, problem);
+    return unpacked({reinterpret_cast<const char*>(bytes.data()), bytes.size()}, problem, key);
   } catch (const Error&) {
     return std::nullopt;
   }
 }
 
-void store(const std::string& path, const Output& output) {
+void store(const std::string& path, const Output& output, std::string_view key) {
   try {
     std::error_code failed;
     fs::create_directories(fs::path(path).parent_path(), failed);
-    if (!failed) io::write_file(path, packed(output));
+    if (!failed) io::write_file(path, packed(output, key));
   } catch (const Error&) {
     // A cache that cannot be written is no cache; the result is not touched.
   }
@@ -104,13 +105,13 @@ ReferenceCache::ReferenceCache(std::string folder, std::int64_t least_work)
 Output ReferenceCache::reference(const Problem& problem) const {
   const std::int64_t work = problem.q.rows() * problem.k.rows() * (problem.q.cols() + problem.v.cols());
   if (folder_.empty() || work < least_work_) return attention::reference_attention(problem);
-  const std::string path = (fs::path(folder_) / key_of(problem)).string();
-  if (std::optional<Output> kept = load(path, problem)) {
+  const std::string key = key_of(problem), path = (fs::path(folder_) / key).string();
+  if (std::optional<Output> kept = load(path, problem, key)) {
     ++hits_;
     return *std::move(kept);
   }
   Output output = attention::reference_attention(problem);
-  store(path, output);
+  store(path, output, key);
   return output;
 }
 

@@ -21,6 +21,7 @@ expect 0 'seconds' check --help
 expect 2 'subcommand'
 expect 2 'out' record
 expect 2 'seconds' check --seconds -1
+expect 2 'threads' check --threads 1000000000
 expect 2 'only' probe --only '('
 expect 2 'nonsense' list --nonsense
 expect 2 'smoothquant-int8.*balance_alpha' check --operands --recipe smoothquant-int8 --set balance_alpha=0.3

@@ -104,6 +104,21 @@ TEST_CASE("a damaged, cut or foreign file is computed anew and mended") {
   }
 }
 
+TEST_CASE("another problem's reference of the same shape is not taken, whatever its file is called") {
+  const ScratchFolder folder;
+  const std::string place = folder / "references";
+  lab::ReferenceCache(place, 0).reference(small_problem(4));
+  const fs::path other = entries(place).at(0);
+  const std::string kept = folder / "other";
+  fs::rename(other, kept);
+  const attention::Problem problem = small_problem(5);
+  lab::ReferenceCache(place, 0).reference(problem);
+  fs::copy_file(kept, entries(place).at(0), fs::copy_options::overwrite_existing);
+  const lab::ReferenceCache cache(place, 0);
+  CHECK(same(cache.reference(problem), attention::reference_attention(problem)));
+  CHECK(cache.hits() == 0);
+}
+
 TEST_CASE("a place that cannot hold files, a small problem and no folder mean computing") {
   const ScratchFolder folder;
   std::ofstream(folder / "file") << "in the way";
