@@ -1,4 +1,6 @@
 // qattn recipes: the recipes that are known, one of them in full, and the keys that a recipe has.
+#include <fmt/format.h>
+
 #include <memory>
 
 #include "attention/bound.h"
@@ -6,6 +8,7 @@
 #include "lab/provenance.h"
 #include "lab/recipe_file.h"
 #include "options.h"
+#include "quant/quantize.h"
 
 namespace qattn::cli {
 namespace {
@@ -19,6 +22,11 @@ struct Options {
 lab::Json row_of(const attention::Recipe& recipe) {
   lab::Json row = lab::Json::object();
   for (const auto& [key, value] : attention::resolved(recipe)) row[key] = value;
+  // What "auto" stands for in this recipe; a V without scales has no range.
+  row["p_scale"] = fmt::format("{}", attention::resolved_p_scale(recipe));
+  if (recipe.v.scaled() && recipe.v.range == 0.0F) {
+    row["v_range"] = fmt::format("{}", quant::quantization_range(*recipe.v.format));
+  }
   row["evidence"] = attention::accumulator_evidence(recipe);
   row["bound"] = attention::bound_text(recipe);
   return row;

@@ -217,6 +217,13 @@ TEST_CASE("recipes name the bound of FP16 sums") {
   CHECK(rows[0]["bound"].get<std::string>().find("at most 64512, below 65504: cannot overflow") != std::string::npos);
   CHECK(rows[1]["bound"].get<std::string>().find("overflows") != std::string::npos);
   CHECK(json_of(run(folder, "recipes --json"))["rows"].size() >= 30);
+  // Every parameter is resolved: the range that "auto" is.
+  const nlohmann::json resolved = json_of(run(folder, "recipes sage2-8b sage1-vB sage3-nvfp4 --json"))["rows"];
+  const std::pair<const char*, const char*> kRanges[] = {{"448", "448"}, {"127", "127"}, {"1", "6"}};  // of P and V
+  for (std::size_t i = 0; i < 3; ++i) {
+    CHECK(resolved[i]["p_scale"] == kRanges[i].first);
+    CHECK(resolved[i]["v_range"] == kRanges[i].second);
+  }
 }
 
 TEST_CASE("recipes, formats and info speak every form, and rows have names") {
