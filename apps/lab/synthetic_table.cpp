@@ -11,7 +11,9 @@
 #include <limits>
 #include <map>
 #include <system_error>
+#include <tuple>
 
+#include "base/elementary.h"
 #include "base/error.h"
 #include "lab/backward.h"
 #include "lab/gemm_error.h"
@@ -188,10 +190,19 @@ std::vector<std::string> notes_of(const PaperTable& table, std::int64_t seeds) {
   }
   notes.push_back(
       fmt::format("means and standard deviations s over seeds {} to {}; within: at most {} s from the mean, "
-                  "half a unit of the last printed digit given",
+                  "half a unit of the last printed digit given; of the logarithms where that would reach zero",
                   tensors.first_seed, tensors.first_seed + seeds - 1, kSpreadDeviations));
   if (!table.note.empty()) notes.push_back(table.note);
   return notes;
+}
+
+/// The mean, and the deviation of the sample (n - 1); 0 of one value.
+std::pair<double, double> mean_and_deviation(const std::vector<double>& values) {
+  double mean = 0, squares = 0;
+  for (const double x : values) mean += x;
+  mean /= static_cast<double>(values.size());
+  for (const double x : values) squares += (x - mean) * (x - mean);
+  return {mean, values.size() > 1 ? std::sqrt(squares / static_cast<double>(values.size() - 1)) : 0.0};
 }
 
 }  // namespace
@@ -200,22 +211,30 @@ SeedStatistics statistics_of(const std::vector<double>& values) {
   SeedStatistics s;
   s.seeds = static_cast<std::int64_t>(values.size());
   s.finite = !values.empty() && std::all_of(values.begin(), values.end(), [](double x) { return std::isfinite(x); });
+  constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
+  s.log_mean = s.log_deviation = kNaN;
   if (!s.finite) {
-    s.mean = s.deviation = s.least = s.largest = std::numeric_limits<double>::quiet_NaN();
+    s.mean = s.deviation = s.least = s.largest = kNaN;
     return s;
   }
   s.least = *std::min_element(values.begin(), values.end());
   s.largest = *std::max_element(values.begin(), values.end());
-  for (const double x : values) s.mean += x;
-  s.mean /= static_cast<double>(values.size());
-  double squares = 0;
-  for (const double x : values) squares += (x - s.mean) * (x - s.mean);
-  if (values.size() > 1) s.deviation = std::sqrt(squares / static_cast<double>(values.size() - 1));
+  std::tie(s.mean, s.deviation) = mean_and_deviation(values);
+  if (s.least > 0) {
+    std::vector<double> logs;
+    for (const double x : values) logs.push_back(elementary::log(x));
+    std::tie(s.log_mean, s.log_deviation) = mean_and_deviation(logs);
+  }
   return s;
 }
 
 bool within_spread(double printed, double half_unit, const SeedStatistics& ours) {
-  return ours.finite && std::abs(printed - ours.mean) <= kSpreadDeviations * ours.deviation + half_unit;
+  if (!ours.finite) return false;
+  const double spread = kSpreadDeviations * ours.deviation;
+  if (ours.least > 0 && ours.mean <= spread) {
+    return printed > 0 && std::abs(elementary::log(printed) - ours.log_mean) <= kSpreadDeviations * ours.log_deviation;
+  }
+  return std::abs(printed - ours.mean) <= spread + half_unit;
 }
 
 double half_unit(double printed, const SyntheticTensors& tensors) {

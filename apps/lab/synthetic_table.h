@@ -15,6 +15,7 @@ namespace qattn::lab {
 struct SeedStatistics {
   double mean = 0, deviation = 0;  ///< of the sample (n - 1); 0 with one seed
   double least = 0, largest = 0;
+  double log_mean = 0, log_deviation = 0;  ///< the same of the natural logarithms; NaN unless all are positive
   std::int64_t seeds = 0;
   bool finite = true;  ///< every seed gave a number
 };
@@ -22,7 +23,8 @@ struct SeedStatistics {
 SeedStatistics statistics_of(const std::vector<double>& values);
 
 /// Whether a printed figure lies within the spread over the seeds: at most kSpreadDeviations standard deviations from
-/// the mean, half a unit of the last printed digit given.
+/// the mean, half a unit of the last printed digit given. Where so many deviations would reach zero, which nothing but
+/// a spread over decades does, the logarithms are held to it instead, so that a figure of zero is never within.
 inline constexpr double kSpreadDeviations = 3.0;
 bool within_spread(double printed, double half_unit, const SeedStatistics& ours);
 

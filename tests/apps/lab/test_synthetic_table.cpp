@@ -50,6 +50,15 @@ TEST_CASE("A figure is within the spread up to three deviations and half a unit 
   CHECK(lab::within_spread(1.35, 0.005, s));
   CHECK_FALSE(lab::within_spread(0.65, 0.0, s));
   CHECK_FALSE(lab::within_spread(1.0, 10.0, lab::statistics_of({1.0, std::nan("")})));
+  // A spread over decades: three deviations reach zero, zero is not within.
+  const lab::SeedStatistics decades = lab::statistics_of({10.0, 1000.0, 100000.0});
+  CHECK(decades.log_mean == Approx(std::log(1000.0)));
+  CHECK(decades.log_deviation == Approx(std::log(100.0)));
+  CHECK(lab::within_spread(0.0011, 0.0, decades));
+  CHECK_FALSE(lab::within_spread(0.0009, 0.0, decades));
+  CHECK(lab::within_spread(0.9e9, 0.0, decades));
+  CHECK_FALSE(lab::within_spread(1.1e9, 0.0, decades));
+  CHECK_FALSE(lab::within_spread(0.0, 10.0, decades));
   lab::SyntheticTensors tensors;
   CHECK(lab::half_unit(0.016, tensors) == 0.0);
   tensors.digits = 2;
