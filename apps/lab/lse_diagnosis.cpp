@@ -213,7 +213,8 @@ class LseSuspect {
       largest = std::max(largest, std::fabs(head_.rows.reference[i]));
     }
     const double factor = square > 0 ? dot / square : 0;
-    if (!(std::fabs(factor) > 1e-3)) return std::nullopt;
+    // A factor that hardly changes anything explains nothing.
+    if (!(std::fabs(factor) > 1e-3) || std::fabs(factor - 1) * largest < 8 * tolerance_) return std::nullopt;
     for (std::size_t i = 0; i < size(); ++i) {
       if (sees_keys(i) && !(std::fabs(head_.rows.recorded[i] / factor - head_.rows.reference[i]) <= tolerance_)) {
         return std::nullopt;
@@ -250,6 +251,12 @@ class LseSuspect {
       }
     }
     const auto as_recorded = [&](const std::vector<double>& natural) {
+      double change = 0;
+      for (std::size_t i = 0; i < size(); ++i) {
+        if (sees_keys(i)) change = std::max(change, std::fabs(natural[i] - head_.rows.reference[i]));
+      }
+      // An lse that the mistake leaves as it was cannot show it.
+      if (change < 2 * tolerance_) return false;
       LseRows rows = head_.rows;
       rows.reference = natural;
       rows.emulated.clear();

@@ -138,6 +138,9 @@ void masks(Suspect& suspect, const ScoreRows& s) {
       suspect, s, [&](std::int64_t r) { return own(r) - 1; }, "wrong mask",
       "the causal mask is one key too narrow: a row does not see its own key (j < i in place of j <= i)");
   offer_mask(
+      suspect, s, [&](std::int64_t r) { return own(r) == 1 ? 1 : own(r) - 1; }, "wrong mask",
+      "the causal mask is one key too narrow: a row does not see its own key, unless it is the only one");
+  offer_mask(
       suspect, s, [&](std::int64_t r) { return own(r) + 1; }, "wrong mask",
       "the causal mask is one key too wide: a row sees the key after its own");
   for (const std::int64_t tile : tile_lengths(suspect, keys)) {
@@ -485,6 +488,9 @@ std::vector<double> unscaled_part(const Suspect& suspect, const ScoreRows& s) {
   return part;
 }
 
+/// Close enough that one of them is nearer to any factor off by some percent than 1 is.
+constexpr double kCoarseFactors[] = {0.0, 0.25, 0.5, 0.75, 0.9, 0.97, 1.03, 1.1, 1.4, 2.0, 4.0};
+
 /// One group of keys with other scores. A coarse factor decides which group is worth a search.
 void key_scale(Suspect& suspect, const ScoreRows& s) {
   std::vector<std::int64_t> best;
@@ -497,7 +503,7 @@ void key_scale(Suspect& suspect, const ScoreRows& s) {
     };
   };
   for (const std::vector<std::int64_t>& group : key_groups(suspect, s.keys())) {
-    for (const double factor : {0.0, 0.25, 0.5, 0.75, 1.4, 2.0, 4.0}) {
+    for (const double factor : kCoarseFactors) {
       const double left = suspect.residual(s.with(group, weight(factor), kSameRow));
       if (!(left < smallest)) continue;
       smallest = left;

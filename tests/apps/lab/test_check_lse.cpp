@@ -127,6 +127,16 @@ TEST_CASE("a wrong lse is named, and its o stays right") {
         each([](double x) { return format::decode(format::kBF16, format::encode(format::kBF16, x, {})); }));
 }
 
+TEST_CASE("an lse with the errors of its recipe is not named after a mistake that changes less") {
+  std::vector<PlainOutput> outputs = right_outputs(three_heads());
+  // More than the tolerance in one row, less than what INT8 scores lose; no mask is there to be forgotten.
+  outputs[1].lse[17] += 3e-4;
+  const lab::CheckResult result = verdict(outputs);
+  const lab::Json& row = row_of(result, 1, "lse");
+  CHECK(row["passed"] == false);
+  CHECK(row["diagnosis"].is_null());
+}
+
 TEST_CASE("a tolerance under which a wrong lse would pass fails the check, though the lse is right") {
   const io::testing::ScratchFolder folder;
   const std::vector<PlainOutput> right = right_outputs(three_heads());

@@ -85,6 +85,9 @@ TEST_CASE("wrong masks are named") {
   const io::Attributes is_causal = {{"is_causal", true}};
   check_named(verdict(right_outputs(heads), is_causal), 0, "wrong mask", "no causal mask");
   check_named(verdict(right_outputs(heads, causal(-1)), is_causal), 0, "wrong mask", "one key too narrow");
+  std::vector<PlainOutput> strict = right_outputs(heads, causal(-1));
+  for (std::size_t h = 0; h < heads.size(); ++h) strict[h].o.row(0) = heads[h].v.row(0);
+  check_named(verdict(strict, is_causal), 0, "wrong mask", "unless it is the only one");
   check_named(verdict(right_outputs(heads, causal(1)), is_causal), 0, "wrong mask", "one key too wide");
   check_named(verdict(right_outputs(heads, causal(0))), 0, "wrong mask", "where none belongs");
   const auto sees = [](auto&& visible) {
@@ -144,6 +147,13 @@ TEST_CASE("tiles and scale groups that go wrong in one head are named and locate
     return j >= 64 && j < 128 && j % 8 / 2 == 1 ? 1.5 * score : score;
   };
   check_named(with_head(plain_attention(head, thread_keys)), 1, "one wrong scale group", "K's scale there is wrong");
+  for (const double factor : {0.93, 1.1, 1.2}) {
+    CAPTURE(factor);
+    const auto slightly = [factor](std::int64_t, std::int64_t j, double score) {
+      return j >= 64 && j < 128 ? factor * score : score;
+    };
+    check_named(with_head(plain_attention(head, slightly)), 1, "one wrong scale group", "scores of keys 64 to 127");
+  }
   const auto thread_rows = [](std::int64_t i, std::int64_t, double score) {
     return i >= 32 && i < 64 && i % 8 == 3 ? 2 * score : score;
   };
