@@ -232,6 +232,7 @@ void moved_channels(Suspect& suspect) {
     }
     return true;
   };
+  if (every([](std::int64_t c) { return c; })) return;  // nothing moved, nothing to name
   if (every([&](std::int64_t c) { return channels - 1 - c; })) {
     suspect.offer(candidate, "reversed channels", [] { return "the channels of o stand in reverse order"; });
   } else if (every([&](std::int64_t c) { return (c + channels / 2) % channels; })) {
