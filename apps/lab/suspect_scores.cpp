@@ -402,6 +402,8 @@ double best_factor(const Suspect& suspect, const Candidate& candidate) {
   for (int step = -10; step <= 10; ++step) {
     if (step != 0) attempt(step / 2.0);
   }
+  // Large scores make the residual flat at factors of sqrt(2): a small mistake is to be found from nearby.
+  for (const double step : {-0.15, -0.045, 0.045, 0.15}) attempt(step);
   for (double width = 0.25; width > 1e-4; width /= 2) {
     const double centre = best;
     if (!attempt(centre - width)) attempt(centre + width);
