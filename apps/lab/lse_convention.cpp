@@ -8,13 +8,13 @@
 
 #include "base/elementary.h"
 #include "base/error.h"
+#include "base/exponential_constants.h"
 #include "base/fp_environment.h"
 
 namespace qattn::lab {
 namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
-constexpr double kLog2E = 0x1.71547652B82FEp+0;
 
 /// What a row is off, in the units of the convention.
 double row_error(double recorded, double natural, double shift, const LseConvention& convention) {
@@ -50,7 +50,7 @@ double expected_lse(double natural, double mean_shift, const LseConvention& conv
   double expected = natural;
   if (convention.without_mean) expected -= mean_shift;
   if (convention.p_scale != 1) expected += elementary::log(convention.p_scale);
-  return convention.base2 ? expected * kLog2E : expected;
+  return convention.base2 ? expected * elementary::kLog2E : expected;
 }
 
 std::string describe(const LseConvention& convention) {

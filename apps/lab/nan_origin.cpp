@@ -12,6 +12,7 @@
 #include "attention/pipeline.h"
 #include "base/elementary.h"
 #include "base/error.h"
+#include "base/exponential_constants.h"
 #include "base/fp_environment.h"
 #include "format/encode.h"
 #include "lab/suspect.h"
@@ -21,8 +22,6 @@ namespace {
 
 using attention::Problem;
 using attention::Recipe;
-
-constexpr double kLog2E = 0x1.71547652B82FEp+0;
 
 struct Place {
   Eigen::Index row = 0, column = 0;
@@ -125,7 +124,7 @@ MatrixCodes p_codes(const Recipe& recipe, const MatrixD& scores, std::int64_t fi
   MatrixF p(1, count);
   const double p_scale = attention::resolved_p_scale(recipe);
   for (std::int64_t j = 0; j < count; ++j) {
-    p(0, j) = static_cast<float>(p_scale * elementary::exp2((scores(0, first + j) - max) * kLog2E));
+    p(0, j) = static_cast<float>(p_scale * elementary::exp2((scores(0, first + j) - max) * elementary::kLog2E));
   }
   if (!recipe.p.scaled()) return attention::cast_codes(p, *recipe.p.format);
   MatrixCodes codes(1, count);
@@ -145,7 +144,7 @@ std::string pv_overflow(const Problem& problem, const Recipe& recipe, const atte
     const std::int64_t count = std::min<std::int64_t>(recipe.k_block, visible - first);
     const double now = std::max(max, scores.row(0).segment(first, count).maxCoeff());
     if (recipe.promotion == 0 && first > 0) {
-      sum.rescale_row(0, elementary::exp2((max - now) * kLog2E));
+      sum.rescale_row(0, elementary::exp2((max - now) * elementary::kLog2E));
     } else {
       sum.clear();
     }

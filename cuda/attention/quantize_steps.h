@@ -12,8 +12,7 @@
 
 namespace qattn::gpu {
 
-// ---- operations, each rounded to nearest-even
-// ------------------------------------------------------------------------
+// ---- operations, each rounded to nearest-even ----
 
 __host__ __device__ inline float add(float a, float b) {
 #ifdef __CUDA_ARCH__

@@ -4,17 +4,13 @@
 
 #include "attention/rounding.h"
 #include "base/elementary.h"
+#include "base/exponential_constants.h"
 
 namespace qattn::attention {
-namespace {
-
-constexpr double kLn2 = 0x1.62E42FEFA39EFp-1;
-
-}  // namespace
 
 double row_lse(double max, double sum, double shift) {
   if (sum == 0.0) return -std::numeric_limits<double>::infinity();
-  return max * kLn2 + elementary::log(sum) + shift;
+  return max * elementary::kLn2 + elementary::log(sum) + shift;
 }
 
 template <class Real>

@@ -28,6 +28,7 @@
 #include "attention/rounding.h"
 #include "attention/scores.h"
 #include "base/error.h"
+#include "base/exponential_constants.h"
 #include "base/fp_environment.h"
 #include "format/encode.h"
 #include "quant/quantize.h"
@@ -38,7 +39,6 @@ namespace {
 
 using Source = GradientOperand::Source;
 
-constexpr double kLog2E = 0x1.71547652B82FEp+0;
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 /// One factor of a product: numbers, and a scale for all of them. The sum of products is taken in f64, ascending,
@@ -191,7 +191,7 @@ class HeadBackward {
       const double shift =
           score_operands_.lse_shift.empty() ? 0.0 : score_operands_.score_scale * score_operands_.lse_shift[i];
       const bool empty = output.lse[i] == -kInfinity;
-      saved.log_sum.push_back(empty ? Real{0} : static_cast<Real>((output.lse[i] - shift) * kLog2E));
+      saved.log_sum.push_back(empty ? Real{0} : static_cast<Real>((output.lse[i] - shift) * elementary::kLog2E));
     }
     saved.o = std::move(output.o);
     if (!recipe_.backward.delta_o_prime) {

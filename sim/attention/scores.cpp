@@ -3,12 +3,11 @@
 #include <algorithm>
 #include <limits>
 
+#include "base/exponential_constants.h"
 #include "format/encode.h"
 
 namespace qattn::attention {
 namespace {
-
-constexpr double kLog2E = 0x1.71547652B82FEp+0;
 
 constexpr format::Policy kToNearest{format::Rounding::nearest_even, format::Overflow::inf_or_nan,
                                     format::Subnormals::keep};
@@ -32,9 +31,9 @@ CausalAlign causal_alignment(const Problem& problem, const Recipe& recipe) {
   return recipe.causal_align == CausalStart::top_left ? CausalAlign::top_left : CausalAlign::bottom_right;
 }
 
-double logit_scale(double score_scale) { return score_scale * kLog2E; }
+double logit_scale(double score_scale) { return score_scale * elementary::kLog2E; }
 
-double mask_addend(double mask) { return mask * kLog2E; }
+double mask_addend(double mask) { return mask * elementary::kLog2E; }
 
 template <class Real>
 Real largest(const Real* values, std::int64_t count) {
