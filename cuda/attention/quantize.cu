@@ -35,11 +35,12 @@ __global__ void row_amax_kernel(DeviceMatrix x, DeviceGroups groups, uint32_t* a
 
 constexpr int kRowsOfThread = 32;
 
-/// Groups of any form: a thread to the part of a column that lies in kRowsOfThread rows.
+/// Groups of any form: a thread to the part of a column that lies in kRowsOfThread rows. Rows lie along the grid's x,
+/// which alone takes more than 65,535 blocks.
 __global__ void column_amax_kernel(DeviceMatrix x, DeviceGroups groups, uint32_t* amax) {
-  const int64_t column = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
+  const int64_t column = int64_t{blockIdx.y} * blockDim.x + threadIdx.x;
   if (column >= x.columns) return;
-  const int64_t first = int64_t{blockIdx.y} * kRowsOfThread;
+  const int64_t first = int64_t{blockIdx.x} * kRowsOfThread;
   const int64_t end = min(first + kRowsOfThread, x.rows);
   uint32_t* const column_amax = amax + groups.column_offset[column];
   uint32_t largest = 0;
@@ -111,8 +112,8 @@ int find_largest(const DeviceMatrix& x, const DeviceGroups& groups, uint32_t* am
   if (groups.column_groups == 1) {
     row_amax_kernel<<<blocks_for(x.rows * 32), kThreads>>>(x, groups, amax);
   } else {
-    const dim3 grid(static_cast<unsigned>((x.columns + kThreads - 1) / kThreads),
-                    static_cast<unsigned>((x.rows + kRowsOfThread - 1) / kRowsOfThread));
+    const dim3 grid(static_cast<unsigned>((x.rows + kRowsOfThread - 1) / kRowsOfThread),
+                    static_cast<unsigned>((x.columns + kThreads - 1) / kThreads));
     column_amax_kernel<<<grid, kThreads>>>(x, groups, amax);
   }
   return cudaGetLastError();

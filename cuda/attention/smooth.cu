@@ -13,11 +13,11 @@ using std::int64_t;
 /// Blocks of this kernel take few columns each, so that the few sums of a long matrix spread over the GPU.
 constexpr int kMeanThreads = 32;
 
-/// A thread to a mean: blockIdx.y is the block of tokens.
+/// A thread to a mean: blockIdx.x is the block of tokens, of which there may be more than a grid has in y.
 __global__ void token_means_kernel(DeviceMatrix x, int64_t block_rows, float* means) {
-  const int64_t column = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
+  const int64_t column = int64_t{blockIdx.y} * blockDim.x + threadIdx.x;
   if (column >= x.columns) return;
-  const int64_t block = blockIdx.y;
+  const int64_t block = blockIdx.x;
   const int64_t first = block * block_rows;
   const int64_t end = min(first + block_rows, x.rows);
   double sum = 0.0;
@@ -61,8 +61,8 @@ __global__ void correction_kernel(DeviceMatrix q_means, DeviceMatrix k, ElementT
 }  // namespace
 
 int find_token_means(const DeviceMatrix& x, int64_t block_rows, float* means) {
-  const dim3 grid(static_cast<unsigned>((x.columns + kMeanThreads - 1) / kMeanThreads),
-                  static_cast<unsigned>((x.rows + block_rows - 1) / block_rows));
+  const dim3 grid(static_cast<unsigned>((x.rows + block_rows - 1) / block_rows),
+                  static_cast<unsigned>((x.columns + kMeanThreads - 1) / kMeanThreads));
   token_means_kernel<<<grid, kMeanThreads>>>(x, block_rows, means);
   return cudaGetLastError();
 }
