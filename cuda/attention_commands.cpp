@@ -4,11 +4,13 @@
 #include <algorithm>
 #include <filesystem>
 #include <limits>
+#include <utility>
 
 #include "attention/head_run.h"
 #include "attention/operand_differences.h"
 #include "attention/output_dump.h"
 #include "attention/pipeline.h"
+#include "attention/prepare.h"
 #include "base/error.h"
 #include "base/parallel.h"
 #include "commands.h"
@@ -43,8 +45,23 @@ class HeadRecipes {
   HardwareRecipe common_;
 };
 
-attention::Recipe chosen_recipe(const DumpOptions& dump, const std::string& name) {
-  return lab::with_overrides(lab::load_recipe(name), dump.overrides);
+/// The recipes, checked as far as that goes before a card is asked for.
+std::vector<attention::Recipe> chosen_recipes(const DumpOptions& dump) {
+  std::vector<attention::Recipe> recipes;
+  for (const std::string& name : dump.recipes) {
+    recipes.push_back(lab::with_overrides(lab::load_recipe(name), dump.overrides));
+    const lab::Exceptions exceptions(recipes.back());
+    for (const attention::Recipe* recipe : {&std::as_const(recipes.back()), exceptions.other()}) {
+      if (recipe == nullptr) continue;
+      check_for_kernels(*recipe);
+      if (!dump.prepare_on_cpu) check_preparable(*recipe);
+    }
+  }
+  return recipes;
+}
+
+std::vector<HeadRecipes> on_the_card(const std::vector<attention::Recipe>& recipes) {
+  return {recipes.begin(), recipes.end()};
 }
 
 PreparedBy prepared_by(const DumpOptions& dump) { return dump.prepare_on_cpu ? PreparedBy::cpu : PreparedBy::gpu; }
@@ -245,11 +262,20 @@ std::string case_name(const lab::DumpSet& dumps, const lab::SelectedCall& call) 
   return call.call->path == "/" ? stem : fmt::format("{}/{}", stem, call.call->path);
 }
 
+void check_recordable(const lab::DumpSet& dumps, const lab::SelectedCall& call) {
+  OutputDump::check(call);
+  if (!call.call->has("mask") && call.call->segments.empty()) return;
+  throw Error(ErrorKind::usage,
+              fmt::format("record: {} has a mask or packed sequences; vectors have neither", case_name(dumps, call)));
+}
+
 }  // namespace
 
 void run_attention(const DumpOptions& dump, const std::string& output, const Options& options) {
-  const HeadRecipes recipes(chosen_recipe(dump, dump.recipes.at(0)));
+  const std::vector<attention::Recipe> chosen = chosen_recipes(dump);
   const lab::DumpSet dumps(dump.selection);
+  for (const lab::SelectedCall& call : dumps.calls()) OutputDump::check(call);
+  const HeadRecipes recipes(chosen.at(0));
   Report report("run", options.json);
   report.text("{}: {} by {}; the GPU fixes {}\n", device().description, dump.recipes.at(0),
               kernel_text(recipes.common()), changes_text(recipes.common()));
@@ -265,23 +291,20 @@ void run_attention(const DumpOptions& dump, const std::string& output, const Opt
 }
 
 void record_attention(const DumpOptions& dump, const std::string& output, const Options& options) {
-  std::vector<HeadRecipes> recipes;
-  for (const std::string& name : dump.recipes) {
-    recipes.emplace_back(chosen_recipe(dump, name));
-    if (recipes.back().common().recipe.exceptions.empty()) continue;
+  const std::vector<attention::Recipe> chosen = chosen_recipes(dump);
+  for (const attention::Recipe& recipe : chosen) {
+    if (recipe.exceptions.empty()) continue;
     throw Error(ErrorKind::usage,
-                fmt::format("record: recipe '{}' has exceptions; vectors are of one recipe each", name));
+                fmt::format("record: recipe '{}' has exceptions; vectors are of one recipe each", recipe.name));
   }
   const lab::DumpSet dumps(dump.selection);
+  for (const lab::SelectedCall& call : dumps.calls()) check_recordable(dumps, call);
+  const std::vector<HeadRecipes> recipes = on_the_card(chosen);
   Report report("record", options.json);
   OutputDump file(output, dumps, io::kKernelSchema, file_provenance());
   for (std::size_t i = 0; i < dumps.calls().size(); ++i) {
     const lab::SelectedCall& call = dumps.calls()[i];
     const std::string name = case_name(dumps, call);
-    if (call.call->has("mask") || !call.call->segments.empty()) {
-      throw Error(ErrorKind::usage,
-                  fmt::format("record: {} has a mask or packed sequences; vectors have neither", name));
-    }
     file.copy_inputs(call, name);
     for (std::size_t r = 0; r < recipes.size(); ++r) {
       write_outputs(dumps, i, recipes[r], prepared_by(dump), fmt::format("{}/kernels/{}", name, dump.recipes[r]), file,
@@ -294,10 +317,10 @@ void record_attention(const DumpOptions& dump, const std::string& output, const 
 }
 
 bool check_attention(const DumpOptions& dump, const Options& options) {
-  std::vector<HeadRecipes> recipes;
-  for (const std::string& name : dump.recipes) recipes.emplace_back(chosen_recipe(dump, name));
+  const std::vector<attention::Recipe> chosen = chosen_recipes(dump);
   const lab::DumpSet dumps(dump.selection);
   const std::vector<lab::Piece> pieces = lab::pieces_of(dumps);
+  const std::vector<HeadRecipes> recipes = on_the_card(chosen);
   Report report("check", options.json);
   report.text("{:<12} {:<28} {:>5} {:>5} {:>9} {:>7} {:>9} {:>7} {:>7} {:>9}  {}\n", "recipe", "call", "batch", "head",
               "operands", "differ", "o", "differ", "lse", "kernel ms", "first difference");

@@ -70,21 +70,21 @@ Checked check_function(const io::DigestCase& recorded, const Options& options) {
 
 bool check_digest_file(const std::string& path, const Options& options) {
   Report report("check", options.json);
-  report.text("{:<48} {:>12} {:>7} {:>9}\n", "name", "elements", "blocks", "differing");
   bool same = true;
   int checked = 0;
+  const auto takes = [&](const std::string& name) {
+    if (!std::regex_search(name, options.only)) return false;
+    if (checked++ == 0) report.text("{:<48} {:>12} {:>7} {:>9}\n", "name", "elements", "blocks", "differing");
+    return true;
+  };
   if (io::schema(path) == io::kInstructionDigestSchema) {
     for (const io::InstructionDigestCase& recorded : io::read_instruction_digests(path)) {
-      if (!std::regex_search(recorded.instruction, options.only)) continue;
-      same &= add_row(check_instruction(recorded, options), report);
-      ++checked;
+      if (takes(recorded.instruction)) same &= add_row(check_instruction(recorded, options), report);
     }
   } else {
     const io::VectorReader reader(path);
     for (const std::string& name : reader.cases()) {
-      if (!std::regex_search(name, options.only)) continue;
-      same &= add_row(check_function(reader.digest(name), options), report);
-      ++checked;
+      if (takes(name)) same &= add_row(check_function(reader.digest(name), options), report);
     }
   }
   if (checked == 0) throw Error(ErrorKind::usage, path + ": no case matches --only");

@@ -145,8 +145,8 @@ void tell(const EmulateOptions& options, const attention::Recipe& recipe, const 
 
 bool emulate(const EmulateOptions& options) {
   const attention::Recipe recipe = lab::load_recipe(options.recipe);
+  emulator::check_supported(recipe);
   const auto device = lab::open_cuda_device();
-  device->check(recipe);
   const Findings findings = find(options, *device, recipe);
   Report report("emulate", options.json);
   report.text("{}\n", device->description());

@@ -1,7 +1,10 @@
 // qattn-gpu: measures a real GPU's matrix instructions and scalar functions, and compares them with the emulator.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
+#include <string_view>
 
 #include "base/error.h"
 #include "commands.h"
@@ -33,16 +36,16 @@ void add_common(CLI::App& command, Arguments& arguments) {
   command.add_option("--only", arguments.only, "Take only names in which this regular expression is found");
 }
 
-void add_dump_options(CLI::App& command, Arguments& arguments) {
-  command.add_option("DUMP", arguments.dump.selection.inputs, "Dumps, files or folders of them");
+void add_dump_options(CLI::App& command, Arguments& arguments, const std::string& dump_help) {
+  command.add_option("DUMP", arguments.dump.selection.inputs, dump_help);
   command.add_option("--recipe", arguments.dump.recipes, "Recipe, by name or file")->allow_extra_args(false);
   command.add_option("--set", arguments.overrides, "KEY=VALUE of the recipe")->allow_extra_args(false);
   command.add_option("--calls", arguments.dump.selection.calls, "Take only calls in which this expression is found");
   command.add_option("--heads", arguments.heads, "Query heads A:B (A to B - 1)");
 }
 
-void add_attention_options(CLI::App& command, Arguments& arguments) {
-  add_dump_options(command, arguments);
+void add_attention_options(CLI::App& command, Arguments& arguments, const std::string& dump_help) {
+  add_dump_options(command, arguments, dump_help);
   command.add_flag("--prepare-on-cpu", arguments.dump.prepare_on_cpu,
                    "Attention: let the CPU quantize Q, K and V, to tell its kernels from the quantizers'");
 }
@@ -60,14 +63,15 @@ CLI::App* add_record(CLI::App& app, Arguments& arguments) {
       ->check(CLI::Range(16, 1 << 20))
       ->capture_default_str();
   record->add_flag("--attention", arguments.attention, "What attention kernels of ours return for the calls of DUMPs");
-  add_attention_options(*record, arguments);
+  add_attention_options(*record, arguments, "--attention: dumps, files or folders of them");
   add_common(*record, arguments);
   return record;
 }
 
 CLI::App* add_run(CLI::App& app, Arguments& arguments) {
   CLI::App* run = app.add_subcommand("run", "Run an attention kernel of ours on a dump and write o and lse");
-  add_attention_options(*run, arguments);
+  add_attention_options(*run, arguments, "A dump, or a folder of them");
+  run->get_option("DUMP")->expected(1);
   run->add_option("--output", arguments.output, "Dump to write")->required()->type_name("OUT");
   run->add_flag("--json", arguments.options.json, "One JSON document on stdout instead of text");
   return run;
@@ -90,7 +94,7 @@ CLI::App* add_check(CLI::App& app, Arguments& arguments) {
   check->add_option("--variants", arguments.variants, "--operands: recipes drawn beside the named ones")
       ->check(CLI::Range(0, 10000))
       ->capture_default_str();
-  add_attention_options(*check, arguments);
+  add_attention_options(*check, arguments, "Dumps, files or folders of them");
   check->add_option("--mismatches", arguments.options.mismatch_file, "HDF5 file for the outputs that differ");
   add_common(*check, arguments);
   return check;
@@ -113,6 +117,61 @@ CLI::App* add_emulate(CLI::App& app, qattn::gpu::EmulateOptions& options) {
   return emulate;
 }
 
+/// What a command does with the options at hand, and which of its options mean something then.
+struct Mode {
+  std::string_view name;
+  std::vector<std::string_view> options;
+};
+
+Mode record_mode(const Arguments& arguments) {
+  if (arguments.attention) {
+    return {"record --attention",
+            {"OUT", "--attention", "DUMP", "--recipe", "--set", "--calls", "--heads", "--prepare-on-cpu", "--json"}};
+  }
+  if (arguments.scalar && arguments.digests) {
+    return {"record --scalar --digests", {"OUT", "--scalar", "--digests", "--only", "--json"}};
+  }
+  if (arguments.scalar) return {"record --scalar", {"OUT", "--scalar", "--seed", "--only", "--json"}};
+  if (arguments.digests) {
+    return {"record --digests", {"OUT", "--digests", "--seed", "--blocks", "--only", "--json"}};
+  }
+  return {"record of matrix instructions", {"OUT", "--seed", "--products", "--only", "--json"}};
+}
+
+Mode check_mode(const Arguments& arguments) {
+  const bool dumps = !arguments.dump.selection.inputs.empty();
+  if (arguments.operands && dumps) {
+    return {"check --operands DUMP",
+            {"--operands", "DUMP", "--calls", "--heads", "--variants", "--seed", "--recipe", "--set", "--threads",
+             "--only", "--json"}};
+  }
+  if (arguments.operands) {
+    return {"check --operands without a DUMP",
+            {"--operands", "--variants", "--seed", "--recipe", "--set", "--threads", "--only", "--json"}};
+  }
+  if (dumps || !arguments.dump.recipes.empty()) {
+    return {"check DUMP --recipe",
+            {"DUMP", "--recipe", "--set", "--calls", "--heads", "--prepare-on-cpu", "--threads", "--json"}};
+  }
+  if (!arguments.digest_file.empty()) return {"check --digests", {"--digests", "--threads", "--only", "--json"}};
+  if (arguments.scalar) {
+    return {"check --scalar", {"--scalar", "--seconds", "--seed", "--threads", "--only", "--json"}};
+  }
+  return {"check of matrix instructions", {"--seconds", "--seed", "--threads", "--mismatches", "--only", "--json"}};
+}
+
+/// Throws Error(usage) for an option that was given and would be ignored.
+void check_options(const CLI::App& command, const Mode& mode) {
+  for (const CLI::Option* option : command.get_options()) {
+    const std::string name = option->get_name();
+    if (option->count() == 0 || std::find(mode.options.begin(), mode.options.end(), name) != mode.options.end()) {
+      continue;
+    }
+    throw Error(ErrorKind::usage,
+                fmt::format("{}: {} has no part in it; it takes {}", mode.name, name, fmt::join(mode.options, ", ")));
+  }
+}
+
 /// The dumps and recipes, taken apart.
 DumpOptions dump_options(const Arguments& arguments) {
   DumpOptions dump = arguments.dump;
@@ -121,9 +180,10 @@ DumpOptions dump_options(const Arguments& arguments) {
   return dump;
 }
 
-void record(const Arguments& arguments) {
-  if (arguments.attention || !arguments.dump.selection.inputs.empty()) {
-    if (!arguments.attention || arguments.dump.selection.inputs.empty() || arguments.dump.recipes.empty()) {
+void record(const CLI::App& command, const Arguments& arguments) {
+  check_options(command, record_mode(arguments));
+  if (arguments.attention) {
+    if (arguments.dump.selection.inputs.empty() || arguments.dump.recipes.empty()) {
       throw Error(ErrorKind::usage, "record: --attention takes DUMPs and a --recipe NAME for each kernel");
     }
     return qattn::gpu::record_attention(dump_options(arguments), arguments.output, arguments.options);
@@ -144,7 +204,8 @@ void run_attention(const Arguments& arguments) {
   qattn::gpu::run_attention(dump_options(arguments), arguments.output, arguments.options);
 }
 
-bool check(const Arguments& arguments) {
+bool check(const CLI::App& command, const Arguments& arguments) {
+  check_options(command, check_mode(arguments));
   if (arguments.operands) {
     return qattn::gpu::check_operands(dump_options(arguments), arguments.variants, arguments.options);
   }
@@ -183,11 +244,11 @@ int run(int argc, char** argv) {
   }
   bool passed = true;
   if (record_command->parsed()) {
-    record(arguments);
+    record(*record_command, arguments);
   } else if (run_command->parsed()) {
     run_attention(arguments);
   } else if (check_command->parsed()) {
-    passed = check(arguments);
+    passed = check(*check_command, arguments);
   } else if (probe->parsed()) {
     passed = qattn::gpu::probe_instructions(arguments.options);
   } else if (emulate_command->parsed()) {

@@ -3,11 +3,13 @@
 
 #include <chrono>
 #include <map>
+#include <optional>
 #include <regex>
 #include <utility>
 
 #include "attention/operand_differences.h"
 #include "attention/prepare.h"
+#include "base/error.h"
 #include "base/parallel.h"
 #include "commands.h"
 #include "lab/dump_set.h"
@@ -82,6 +84,8 @@ class Comparison {
     if (order_.empty() || order_.back() != item.data) order_.push_back(item.data);
   }
 
+  bool empty() const { return counts_.empty(); }
+
   /// Prints the counts; whether nothing differed.
   bool report(bool json) const {
     Report report("check --operands", json);
@@ -142,15 +146,18 @@ std::vector<attention::Recipe> named_recipes(const DumpOptions& dump) {
 
 bool check_operands(const DumpOptions& dump, int variants, const Options& options) {
   Comparison comparison(named_recipes(dump), random_recipes(options.seed, variants), options.threads);
+  std::optional<lab::DumpSet> dumps;
+  if (!dump.selection.inputs.empty()) dumps.emplace(dump.selection);
   device();
   const auto add = [&](const OperandCase& item) {
     if (std::regex_search(item.data, options.only)) comparison.add(item);
   };
-  if (dump.selection.inputs.empty()) {
-    for_each_synthetic_case(options.seed, add);
+  if (dumps) {
+    for_each_case(*dumps, add);
   } else {
-    for_each_case(lab::DumpSet(dump.selection), add);
+    for_each_synthetic_case(options.seed, add);
   }
+  if (comparison.empty()) throw Error(ErrorKind::usage, "check --operands: no data's name matches --only");
   return comparison.report(options.json);
 }
 

@@ -98,10 +98,14 @@ const AttentionKernel* find_kernel(std::string_view qk, std::string_view pv, int
 
 }  // namespace
 
-HardwareRecipe hardware_recipe(const Recipe& recipe, const Card& card) {
+void check_for_kernels(const Recipe& recipe) {
   attention::validate(recipe);
   check_softmax(recipe);
   check_operands(recipe);
+}
+
+HardwareRecipe hardware_recipe(const Recipe& recipe, const Card& card) {
+  check_for_kernels(recipe);
   HardwareRecipe result;
   const bool integer_scores = recipe.q.integer() && recipe.k.integer();
   choose_accumulator(recipe, card, "qk_accumulator", recipe.qk_accumulator, integer_scores, result);

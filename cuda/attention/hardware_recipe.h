@@ -23,6 +23,10 @@ struct HardwareRecipe {
   const AttentionKernel* kernel = nullptr;
 };
 
+/// What hardware_recipe() asks of softmax and operands whatever the card: throws Error(usage) that names the recipe and
+/// the key when no kernel of ours computes it.
+void check_for_kernels(const attention::Recipe& recipe);
+
 /// Sets what the card fixes: exp2 = mufu where the recipe says exact, and accumulators of another GPU (or, of integer
 /// products, exact and f32 ones, which are as exact) become the card's instruction of the same kind: wgmma and tcgen05
 /// are wgmma on sm90, mma elsewhere. Throws Error(usage) that names the recipe and the key when no kernel of ours

@@ -26,7 +26,13 @@ Tensor encoded(const format::Format& format, const std::vector<std::int64_t>& sh
   return tensor;
 }
 
-void check_heads(const lab::SelectedCall& call) {
+}  // namespace
+
+OutputDump::OutputDump(const std::string& path, const lab::DumpSet& dumps, std::string_view schema,
+                       const io::Attributes& attributes)
+    : dumps_(dumps), writer_(path, attributes, io::Layout::hnd, schema) {}
+
+void OutputDump::check(const lab::SelectedCall& call) {
   const io::AttentionCall& from = *call.call;
   const std::int64_t group = from.q_heads / from.kv_heads;
   if (call.first_head % group != 0 || call.last_head % group != 0) {
@@ -42,14 +48,8 @@ void check_heads(const lab::SelectedCall& call) {
   }
 }
 
-}  // namespace
-
-OutputDump::OutputDump(const std::string& path, const lab::DumpSet& dumps, std::string_view schema,
-                       const io::Attributes& attributes)
-    : dumps_(dumps), writer_(path, attributes, io::Layout::hnd, schema) {}
-
 void OutputDump::copy_inputs(const lab::SelectedCall& call, const std::string& name) {
-  check_heads(call);
+  check(call);
   io::Attributes attributes = call.call->attributes;
   for (const char* own : {"schema", "layout"}) attributes.erase(own);
   writer_.begin_call(name, attributes);

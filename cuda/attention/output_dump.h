@@ -20,8 +20,11 @@ class OutputDump {
   OutputDump(const std::string& path, const lab::DumpSet& dumps, std::string_view schema,
              const io::Attributes& attributes);
 
-  /// Copies q, k, v, mask, packed sequences and descales of a call to group `name`. Throws Error(usage) unless the
-  /// selected heads are whole groups that share a key/value head, and all heads of a call that has more than q, k, v.
+  /// Throws Error(usage) unless the selected heads are whole groups that share a key/value head, and all heads of a
+  /// call that has more than q, k, v.
+  static void check(const lab::SelectedCall& call);
+
+  /// Copies q, k, v, mask, packed sequences and descales of a call to group `name`; the call passes check().
   void copy_inputs(const lab::SelectedCall& call, const std::string& name);
 
   /// Makes room in `group` for o, of `format`, and lse of the call's selected heads.
