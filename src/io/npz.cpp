@@ -210,6 +210,13 @@ ArrayInfo NpzFile::info(const std::string& name) const {
   ArrayInfo info = stored_info(found.descr, where);
   info.shape = found.shape;
   resolve_flat_format(info, scalars_, split_name(name), where);
+  // Before anybody makes room for as many heads as the header claims.
+  const std::int64_t elements = element_count(found.shape, info.element_bytes, where);
+  const std::uint64_t expected = static_cast<std::uint64_t>(elements) * info.element_bytes;
+  if (found.member->bytes < found.data_offset || found.member->bytes - found.data_offset != expected) {
+    fail(where, "shape " + to_text(found.shape) + " of '" + found.descr + "' does not take the " +
+                    std::to_string(found.member->bytes) + " bytes it has; the array is damaged");
+  }
   return info;
 }
 
@@ -235,12 +242,6 @@ Array NpzFile::read(const std::string& name, const std::vector<std::int64_t>& st
   const Entry& found = entry(name);
   Array block{info(name), {}};
   const std::size_t element_bytes = block.info.element_bytes;
-  const std::int64_t elements = element_count(found.shape, element_bytes, where);
-  const std::uint64_t expected = static_cast<std::uint64_t>(elements) * element_bytes;
-  if (found.member->bytes < found.data_offset || found.member->bytes - found.data_offset != expected) {
-    fail(where, "shape " + to_text(found.shape) + " of '" + found.descr + "' does not take the " +
-                    std::to_string(found.member->bytes) + " bytes it has; the array is damaged");
-  }
   check_block(block.info, start, count, where);
   // Fortran order is C order of the dimensions from last to first.
   ArrayInfo stored = block.info;

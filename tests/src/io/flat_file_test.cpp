@@ -285,8 +285,8 @@ TEST_CASE("hostile archives and arrays are refused before anything is allocated"
   CHECK(contains(npz_complaint(zip(three(npy("|O", "(1, 1, 2, 4)", "")))), "has elements of type '|O'"));
   CHECK(contains(npz_complaint(zip(three(npy("<c8", "(1, 1, 2, 4)", "")))), "has elements of type '<c8'"));
   CHECK(contains(npz_complaint(zip(three(npy("<f16", "(1, 1, 2, 4)", "")))), "has elements of type '<f16'"));
-  CHECK(
-      contains(npz_complaint(zip(three(npy("<u2", "(1, 1, 2, 4)", "")))), "2-byte unsigned integers without a dtype"));
+  CHECK(contains(npz_complaint(zip(three(npy("<u2", "(1, 1, 2, 4)", std::string(16, 'x'))))),
+                 "2-byte unsigned integers without a dtype"));
   CHECK(contains(npz_complaint(zip(three("no array"))), "is no npy array"));
   CHECK(contains(npz_complaint(zip({{"q.npy", good}, {"q.npy", good}})), "q.npy: is there twice"));
 
@@ -306,6 +306,18 @@ TEST_CASE("hostile archives and arrays are refused before anything is allocated"
   CHECK(contains(npz_complaint(patched(10, little_endian(14, 2))), "is compressed in an unknown way"));
   CHECK(contains(npz_complaint(patched(8, little_endian(1, 2))), "is encrypted"));
   CHECK(contains(npz_complaint(patched(28, little_endian(0xffff, 2))), "damaged ZIP archive"));
+}
+
+TEST_CASE("an archive whose header claims more heads than it has bytes is refused when it is opened") {
+  const ScratchFolder folder;
+  const std::string values(16, 'x');
+  for (const bool deflate : {false, true}) {
+    std::vector<Member> members = three(npy("<f2", "(1, 1, 2, 4)", values), deflate);
+    members[0].data = npy("<f2", "(1, 1099511627776, 2, 4)", values);
+    spill(folder / "f.npz", zip(members));
+    const std::string message = message_of([&] { const DumpReader dump(folder / "f.npz"); });
+    CHECK(contains(message, "f.npz: q: shape [1, 1099511627776, 2, 4] of '<f2' does not take the 144 bytes it has"));
+  }
 }
 
 TEST_CASE("an archive cut anywhere is refused, and no flipped byte of an array goes unseen") {
