@@ -70,9 +70,21 @@ const Device& device() {
 
 void synchronize(const std::string& what) { check_cuda(cudaDeviceSynchronize(), what); }
 
-DeviceBuffer::DeviceBuffer(std::size_t bytes) : bytes_(bytes) {
-  check_cuda(cudaMalloc(&data_, bytes), fmt::format("allocating {} bytes", bytes));
+void* allocate_on_device(std::size_t bytes) {
+  void* memory = nullptr;
+  const cudaError_t status = cudaMalloc(&memory, bytes);
+  if (status == cudaErrorMemoryAllocation) {
+    static_cast<void>(cudaGetLastError());
+    throw Error(ErrorKind::input,
+                fmt::format("CUDA device: a head needs {} bytes of its memory, which it has not free; try one thread, "
+                            "or fewer tokens",
+                            bytes));
+  }
+  check_cuda(status, fmt::format("allocating {} bytes", bytes));
+  return memory;
 }
+
+DeviceBuffer::DeviceBuffer(std::size_t bytes) : data_(allocate_on_device(bytes)), bytes_(bytes) {}
 
 DeviceBuffer::DeviceBuffer(std::span<const std::byte> content) : DeviceBuffer(content.size()) {
   check_cuda(cudaMemcpy(data_, content.data(), content.size(), cudaMemcpyHostToDevice), "copying to the device");

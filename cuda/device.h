@@ -22,6 +22,9 @@ const Device& device();
 /// Waits for the kernels that were started; errors that happened in them come out here.
 void synchronize(const std::string& what);
 
+/// Memory for cudaFree(). Throws Error(input) when the device has not so much of it free.
+void* allocate_on_device(std::size_t bytes);
+
 /// Bytes in the device's memory.
 class DeviceBuffer {
  public:

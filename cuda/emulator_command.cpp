@@ -5,7 +5,7 @@
 #include <bit>
 #include <chrono>
 #include <cmath>
-#include <thread>
+#include <future>
 #include <vector>
 
 #include "attention/operands.h"
@@ -74,13 +74,13 @@ double seconds_of_heads(const emulator::Plan& plan, int heads) {
   for (emulator::Slot& slot : slots) static_cast<void>(emulator::run_plan(plan, bytes, slot));
   const Stopwatch time;
   std::atomic<int> next = 0;
-  std::vector<std::thread> threads;
+  std::vector<std::future<void>> streams;  // a future waits for its thread where get() is not reached
   for (emulator::Slot& slot : slots) {
-    threads.emplace_back([&plan, &next, &slot, bytes, heads] {
+    streams.push_back(std::async(std::launch::async, [&plan, &next, &slot, bytes, heads] {
       while (next++ < heads) static_cast<void>(emulator::run_plan(plan, bytes, slot));
-    });
+    }));
   }
-  for (std::thread& thread : threads) thread.join();
+  for (std::future<void>& stream : streams) stream.get();
   return time.seconds();
 }
 

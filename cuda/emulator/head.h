@@ -30,6 +30,9 @@ struct Product {
   int depth = 0;
 };
 
+/// Queries, keys or channels of a head at most: a grid has 65,535 blocks of 64 columns side by side.
+inline constexpr std::int64_t kMostColumns = std::int64_t{65535} * 64;
+
 /// Keys of a tile whose row sums are narrower than f32, at most.
 inline constexpr int kMostNarrowKeys = 64;
 

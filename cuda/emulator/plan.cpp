@@ -13,6 +13,7 @@
 #include "attention/contraction.h"
 #include "attention/scores.h"
 #include "base/error.h"
+#include "base/fp_environment.h"
 #include "format/encode.h"
 #include "quant/scale.h"
 
@@ -269,6 +270,9 @@ void check_supported(const Recipe& recipe) {
   if (scales_p && recipe.row_sum == attention::RowSum::rounded) {
     refuse(recipe, "row_sum = rounded", "its sums do not add weights with scales of their own");
   }
+  if (scales_p && std::int64_t{recipe.q_block} * recipe.k_block > std::numeric_limits<int>::max()) {
+    refuse(recipe, "q_block, k_block", "a tile of scaled P has at most 2^31 - 1 elements");
+  }
   if (scales_p && !scale_format_of(recipe)) refuse(recipe, "p_scale_format", "its scales are fp32, e4m3 or e8m0");
   for (const auto& [key, format] : {std::pair("s_format", recipe.s_format), std::pair("p_format", recipe.p.format),
                                     std::pair("row_sum_format", recipe.row_sum_format)}) {
@@ -283,7 +287,19 @@ void check_supported(const Recipe& recipe) {
   }
 }
 
+void check_size(std::int64_t queries, std::int64_t keys, std::int64_t channels) {
+  for (const auto& [count, name] :
+       {std::pair(queries, "queries"), std::pair(keys, "keys"), std::pair(channels, "channels")}) {
+    if (count <= kMostColumns) continue;
+    throw Error(ErrorKind::usage, fmt::format("a head of {} {}: not on the CUDA device: it takes at most {}; leave out "
+                                              "--device",
+                                              count, name, kMostColumns));
+  }
+}
+
 Plan make_plan(const attention::Problem& problem, const Recipe& recipe, const attention::Operands& operands) {
+  const FpEnvironment environment;
+  check_size(problem.q.rows(), problem.k.rows(), std::max(problem.q.cols(), problem.v.cols()));
   Plan plan;
   Head& head = plan.head;
   head.queries = static_cast<int>(problem.q.rows());

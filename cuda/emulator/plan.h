@@ -22,6 +22,9 @@ FusedEngine make_engine(const mma::Instruction& instruction);
 /// Throws Error(usage), which names the recipe and the key, unless the device does all that the recipe asks for.
 void check_supported(const attention::Recipe& recipe);
 
+/// Throws Error(usage) for a head of more queries, keys or channels than kMostColumns.
+void check_size(std::int64_t queries, std::int64_t keys, std::int64_t channels);
+
 /// What is uploaded; the names are those of Head.
 struct HostOperands {
   std::vector<std::byte> q, k, v;
@@ -33,7 +36,7 @@ struct Plan {
   HostOperands operands;
 };
 
-/// The recipe must be supported; `operands` are what prepare_operands() made of the problem.
+/// The recipe must be supported; `operands` are what prepare_operands() made of the problem. Throws as check_size().
 Plan make_plan(const attention::Problem& problem, const attention::Recipe& recipe, const attention::Operands& operands);
 
 }  // namespace qattn::emulator

@@ -312,6 +312,8 @@ void launch(Kernel kernel, const Grid& grid, std::size_t bytes, const Head& head
   kernel<<<grid.blocks, kThreads, bytes, grid.stream>>>(head);
 }
 
+static_assert(kMostColumns <= std::int64_t{65535} * kSide, "as many columns as lie side by side in a grid");
+
 Grid grid_of(const Head& head, int columns, cudaStream_t stream) {
   const int queries = (head.rows + head.q_block - 1) / head.q_block;
   return {dim3(static_cast<unsigned>(queries * blocks_of_queries(head)),

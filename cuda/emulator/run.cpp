@@ -1,16 +1,13 @@
 #include "emulator/run.h"
 
 #include <cuda_runtime_api.h>
-#include <fmt/format.h>
 
 #include <algorithm>
-#include <string>
-#include <type_traits>
 #include <utility>
 
-#include "base/error.h"
 #include "device.h"
 #include "emulator/kernels.h"
+#include "emulator/layout.h"
 
 namespace qattn::emulator {
 namespace {
@@ -18,20 +15,6 @@ namespace {
 /// At most so many bytes of P at once, and at most this share of the device's memory.
 constexpr std::size_t kMostTileBytes = std::size_t{2} << 30;
 constexpr std::size_t kMemoryShare = 16;
-
-/// Parts of one block of memory, measured first and placed then.
-class Arena {
- public:
-  /// Where a part of `bytes` will begin.
-  std::size_t add(std::size_t bytes) {
-    constexpr std::size_t kAlignment = 256;
-    return std::exchange(size_, size_ + (bytes + kAlignment - 1) / kAlignment * kAlignment);
-  }
-  std::size_t size() const { return size_; }
-
- private:
-  std::size_t size_ = 0;
-};
 
 /// Times between marks on a stream.
 class Marks {
@@ -65,12 +48,11 @@ class Marks {
 class Run {
  public:
   Run(const Plan& plan, std::size_t tile_bytes, Slot& slot)
-      : plan_(plan), head_(plan.head), slot_(slot), stream_(static_cast<cudaStream_t>(slot.stream())) {
-    const auto keys = static_cast<std::size_t>(head_.keys), block = static_cast<std::size_t>(head_.q_block);
-    const auto queries = static_cast<std::size_t>(head_.queries);
-    const std::size_t blocks = std::max<std::size_t>(tile_bytes / (keys * sizeof(float)) / block, 1);
-    most_rows_ = std::min(blocks * block, queries);
-  }
+      : plan_(plan),
+        head_(plan.head),
+        slot_(slot),
+        stream_(static_cast<cudaStream_t>(slot.stream())),
+        most_rows_(rows_of_launch(plan.head, tile_bytes)) {}
 
   DeviceRows operator()(PhaseSeconds* times) {
     place();
@@ -107,56 +89,13 @@ class Run {
   std::size_t queries() const { return static_cast<std::size_t>(head_.queries); }
   std::size_t o_size() const { return queries() * static_cast<std::size_t>(head_.value_channels); }
 
-  /// Something of the head on the device: an operand that is uploaded, or room; nothing where it has no bytes.
-  struct Part {
-    std::size_t bytes = 0;
-    const void* source = nullptr;
-  };
-  template <class T>
-  static Part upload(const std::vector<T>& values) {
-    return {values.size() * sizeof(T), values.data()};
-  }
-
-  /// use(the head's pointer, its part) for each of them.
-  template <class Use>
-  void for_parts(const Use& use) {
-    const HostOperands& host = plan_.operands;
-    use(head_.qk.left, upload(host.q));
-    use(head_.qk.right, upload(host.k));
-    use(head_.pv.right, upload(host.v));
-    use(head_.q_scale, upload(host.q_scale));
-    use(head_.k_scale, upload(host.k_scale));
-    use(head_.v_scale, upload(host.v_scale));
-    use(head_.correction, upload(host.correction));
-    use(head_.mask, upload(host.mask));
-    const auto floats = [](std::size_t count) { return Part{count * sizeof(float)}; };
-    const std::size_t of_tiles = static_cast<std::size_t>(head_.tiles()) * most_rows_;
-    for (float** pointer : {&head_.tile_max, &head_.subtracted, &head_.rescale, &head_.tile_sum}) {
-      use(*pointer, floats(of_tiles));
-    }
-    const ScaledP& scaled = head_.scaled_p;
-    const bool factors = head_.scales_p && (scaled.block == 0 || scaled.outer != OuterScale::none);
-    use(head_.row_factor, floats(factors ? of_tiles : 0));
-    use(head_.tile_largest, floats(head_.scales_p ? of_tiles : 0));
-    use(head_.p_tiles, floats(most_rows_ * static_cast<std::size_t>(head_.keys)));
-    use(head_.row_max, floats(queries()));
-    use(head_.row_sum, floats(queries()));
-    use(head_.o, floats(o_size()));
-  }
-
   /// Uploads the operands, and sets the head's pointers.
   void place() {
-    Arena sizes, places;
-    for_parts([&](auto&, const Part& part) { static_cast<void>(sizes.add(part.bytes)); });
-    std::byte* const memory = slot_.memory(sizes.size());
-    for_parts([&](auto& pointer, const Part& part) {
-      void* const to = memory + places.add(part.bytes);
-      if (part.bytes == 0) return;
-      pointer = static_cast<std::remove_reference_t<decltype(pointer)>>(to);
-      if (part.source == nullptr) return;
-      gpu::check_cuda(cudaMemcpyAsync(to, part.source, part.bytes, cudaMemcpyHostToDevice, stream_),
+    std::byte* const memory = slot_.memory(memory_of(plan_, most_rows_));
+    for (const Upload& upload : emulator::place(plan_, most_rows_, memory, head_)) {
+      gpu::check_cuda(cudaMemcpyAsync(upload.to, upload.from, upload.bytes, cudaMemcpyHostToDevice, stream_),
                       "copying operands to the device");
-    });
+    }
   }
 
   void download(const float* from, std::vector<float>& to) const {
@@ -168,7 +107,7 @@ class Run {
   Head head_;
   Slot& slot_;
   cudaStream_t stream_;
-  std::size_t most_rows_ = 0;
+  std::size_t most_rows_;
 };
 
 }  // namespace
@@ -191,15 +130,7 @@ std::byte* Slot::memory(std::size_t bytes) {
   if (bytes <= bytes_) return memory_;
   cudaFree(std::exchange(memory_, nullptr));
   bytes_ = 0;
-  void* memory = nullptr;
-  const cudaError_t status = cudaMalloc(&memory, bytes);
-  if (status == cudaErrorMemoryAllocation) {
-    static_cast<void>(cudaGetLastError());
-    throw Error(ErrorKind::input,
-                fmt::format("CUDA device: a head needs {} bytes of its memory, which it has not free", bytes));
-  }
-  gpu::check_cuda(status, "allocating memory for a head");
-  memory_ = static_cast<std::byte*>(memory);
+  memory_ = static_cast<std::byte*>(gpu::allocate_on_device(bytes));
   bytes_ = bytes;
   return memory_;
 }
