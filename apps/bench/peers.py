@@ -162,15 +162,32 @@ def measure_mma_sim(folder, torch):
     return 64 * 8 * 32 / best_seconds(lambda: instruction(a, b, c))
 
 
+def fail(message):
+    """Ends with status 3: something could not be read, made or written."""
+    print(f"peers.py: {message}", file=sys.stderr)
+    sys.exit(3)
+
+
 def environment(folder):
     """The Python of a virtual environment that has the peers."""
+    try:
+        return made_environment(folder)
+    except OSError as error:
+        fail(f"--venv {folder}: {error}")
+    except subprocess.CalledProcessError as error:
+        said = (error.stderr or error.stdout or "").strip().splitlines() or [f"status {error.returncode}"]
+        fail(f"--venv {folder}: no environment with {', '.join(PACKAGES)} could be made: {said[-1]}")
+
+
+def made_environment(folder):
+    run = {"check": True, "text": True, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     python = pathlib.Path(folder) / "bin" / "python"
     if not python.exists():
-        subprocess.run([sys.executable, "-m", "venv", folder], check=True)
+        subprocess.run([sys.executable, "-m", "venv", folder], **run)
     check = "import " + ", ".join(PACKAGES)
     if subprocess.run([python, "-c", check], stderr=subprocess.DEVNULL).returncode != 0:
         pip = [python, "-m", "pip", "install", "--quiet", "--extra-index-url", "https://download.pytorch.org/whl/cpu"]
-        subprocess.run(pip + PACKAGES, check=True)
+        subprocess.run(pip + PACKAGES, **run)
     return python
 
 
@@ -188,7 +205,7 @@ def run_bench(program, pattern, seconds):
         ]
         status = subprocess.run(command, stdout=subprocess.DEVNULL).returncode
         if status != 0:
-            sys.exit(f"peers.py: {program} ended with status {status}; does --filter '{pattern}' leave anything?")
+            fail(f"{program} ended with status {status}; does --filter '{pattern}' leave anything?")
         return json.loads(out.read_text())
 
 
@@ -262,8 +279,11 @@ def peers_twice(options, between):
     def measured(stderr=None):
         done = subprocess.run(command, stdout=subprocess.PIPE, stderr=stderr)
         if done.returncode != 0:
-            sys.exit(f"peers.py: measuring the peers under {python} failed")
-        return json.loads(done.stdout)
+            fail(f"measuring the peers under {python} failed")
+        try:
+            return json.loads(done.stdout)
+        except ValueError:
+            fail(f"{python} is no Python interpreter")
 
     peers = measured()
     report = between()
@@ -318,7 +338,7 @@ def main():
         if options.markdown:
             pathlib.Path(options.markdown).write_text(table(result))
     except OSError as error:
-        sys.exit(f"peers.py: {error}")
+        fail(error)
     if not options.markdown:
         print(table(result), end="")
 
