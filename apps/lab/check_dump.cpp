@@ -76,7 +76,7 @@ std::string unwritten_text(const LocalErrors& local, Json& row) {
 }  // namespace
 
 std::string diagnosis_text(const DumpSet& dumps, const CheckedHead& head, const attention::Recipe& recipe,
-                           const LocalErrors& local, Json& row) {
+                           double factor, const LocalErrors& local, Json& row) {
   if (!head.o.allFinite() || !head.emulated.allFinite()) {
     std::string name;
     const std::string why = explain_nonfinite(head, recipe, *dumps.calls()[head.piece.call].call->q_format, name);
@@ -89,7 +89,9 @@ std::string diagnosis_text(const DumpSet& dumps, const CheckedHead& head, const 
   }
   const bool some_unwritten = !local.unwritten.empty();
   if (some_unwritten && wrong_besides(local).empty()) return unwritten_text(local, row);
-  if (const std::optional<Finding> finding = diagnose(dumps, head, recipe)) {
+  std::optional<Finding> finding = diagnose(dumps, head, recipe);
+  if (!finding) finding = small_mistake(dumps, head, recipe, factor);
+  if (finding) {
     row["diagnosis"] = finding->name;
     return fmt::format("looks like {}: {}", finding->name, finding->detail);
   }

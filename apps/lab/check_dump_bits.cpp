@@ -201,7 +201,7 @@ class BitCheck {
     if (output.first_bad() || own.first_bad() || plausible) return "";
     attention::Recipe tiles;
     tiles.name = kernel_.name;
-    return "; " + diagnosis_text(dumps_, head, tiles, local, row);
+    return "; " + diagnosis_text(dumps_, head, tiles, kUsualFactor, local, row);
   }
 
   const DumpSet& dumps_;

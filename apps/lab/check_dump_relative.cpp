@@ -140,7 +140,7 @@ class RelativeCheck {
     const bool within_limit = within(verdict.output, limit) && local.within();
     const std::string passing = guard(head.reference, limit, usual, head.format());
     const std::optional<Finding> hidden =
-        within_limit && passing.empty() ? hidden_mistake(dumps_, head, recipe) : std::nullopt;
+        within_limit && passing.empty() ? hidden_mistake(dumps_, head, recipe, options_.factor) : std::nullopt;
     row["passed"] = within_limit && passing.empty() && !hidden;
     if (row["passed"].get<bool>()) return;
     row["mismatches"] = std::max<std::uint64_t>(1, elements_beyond(head, limit.max_abs));
@@ -288,7 +288,7 @@ class RelativeCheck {
 
   void explain_failure(const CheckedHead& head, const Recipe& recipe, HeadVerdict& verdict) const {
     if (!verdict.o_row["diagnosis"].is_null()) return;
-    const std::string why = diagnosis_text(dumps_, head, recipe, verdict.local, verdict.o_row);
+    const std::string why = diagnosis_text(dumps_, head, recipe, options_.factor, verdict.local, verdict.o_row);
     if (!why.empty()) verdict.o_detail += "; " + why;
     if (!options_.keep_o_format) verdict.o_detail += storage_hint(head.codes);
   }

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <limits>
 
 #include "attention/pipeline.h"
@@ -83,6 +84,17 @@ metric::Accuracy accuracy_of(const CheckedHead& head, const MatrixD& values) {
            {head.piece.batch, head.piece.head, part.first_row, 0});
   }
   return accuracy;
+}
+
+double shared_error(const CheckedHead& head) {
+  const FpEnvironment environment;
+  double shared = 0, square = 0;
+  for (Eigen::Index i = 0; i < head.o.size(); ++i) {
+    const double r = head.reference.data()[i], loss = head.emulated.data()[i] - r;
+    shared += (head.o.data()[i] - r) * loss;
+    square += loss * loss;
+  }
+  return square > 0 ? std::clamp(shared / square, 0.0, 1.0) : 0.0;
 }
 
 std::string place_of(const DumpSet& dumps, const Piece& piece) {

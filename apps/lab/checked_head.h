@@ -33,6 +33,10 @@ CheckedHead check_head(const DumpSet& dumps, const Piece& piece, const attention
 /// What `values` (of the head's o, or others of its shape) are off float64, part by part.
 metric::Accuracy accuracy_of(const CheckedHead& head, const MatrixD& values);
 
+/// The share s in [0, 1] of the recipe's own error e - r that o - r has: s (e - r) is nearest to o - r. Of a kernel of
+/// the recipe's arithmetic it is near 1, of a much finer one near 0.
+double shared_error(const CheckedHead& head);
+
 /// "layer_18, batch 0, head 3".
 std::string place_of(const DumpSet& dumps, const Piece& piece);
 

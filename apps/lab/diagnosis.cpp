@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include "base/fp_environment.h"
+#include "lab/consistent_factor.h"
+#include "lab/stray_values.h"
 #include "lab/suspect.h"
 
 namespace qattn::lab {
@@ -10,6 +12,11 @@ namespace {
 
 /// Below this, limits leave no room for a mistake to hide in.
 constexpr double kNoisyRecipe = 0.005;
+
+bool is_noisy(const CheckedHead& head) {
+  if (!head.o.allFinite() || !head.reference.allFinite() || !head.emulated.allFinite()) return false;
+  return accuracy_of(head, head.emulated).rel_l1() > kNoisyRecipe;
+}
 
 }  // namespace
 
@@ -22,14 +29,23 @@ std::optional<Finding> diagnose(const DumpSet& dumps, const CheckedHead& head, c
   return suspect.verdict();
 }
 
-std::optional<Finding> hidden_mistake(const DumpSet& dumps, const CheckedHead& head, const attention::Recipe& recipe) {
+std::optional<Finding> hidden_mistake(const DumpSet& dumps, const CheckedHead& head, const attention::Recipe& recipe,
+                                      double factor) {
   const FpEnvironment environment;
-  if (!head.o.allFinite() || !head.reference.allFinite() || !head.emulated.allFinite()) return std::nullopt;
-  if (!(accuracy_of(head, head.emulated).rel_l1() > kNoisyRecipe)) return std::nullopt;
+  if (!is_noisy(head)) return std::nullopt;
   Suspect suspect(dumps, head, recipe, Suspect::Search::hidden);
   suspect_outputs(suspect);
   suspect_scores(suspect);
-  return suspect.verdict();
+  if (std::optional<Finding> finding = suspect.verdict()) return finding;
+  return small_mistake(dumps, head, recipe, factor);
+}
+
+std::optional<Finding> small_mistake(const DumpSet& dumps, const CheckedHead& head, const attention::Recipe& recipe,
+                                     double factor) {
+  if (!is_noisy(head)) return std::nullopt;
+  if (std::optional<Finding> finding = repeated_row(head)) return finding;
+  if (std::optional<Finding> finding = stray_element(head, factor)) return finding;
+  return consistent_factor(head, recipe, *dumps.calls()[head.piece.call].call->q_format, factor);
 }
 
 std::string locate(const CheckedHead& head) {

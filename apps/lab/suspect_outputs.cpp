@@ -85,13 +85,16 @@ void moved_rows(Suspect& suspect) {
   for (std::size_t i = 0; i < suspect.rows().size(); ++i) {
     sources.push_back(suspect.is_wrong(i) ? nearest_row(suspect, static_cast<Eigen::Index>(i)) : suspect.rows()[i]);
   }
+  if (sources == suspect.rows()) return;  // nothing moved, nothing to name
   const MatrixD candidate = wrong_rows_changed(suspect, [&](MatrixD& o, Eigen::Index r) {
     o.row(r) = suspect.whole_reference().row(sources[static_cast<std::size_t>(r)]);
   });
   const bool whole = suspect.all_rows_wrong();
   suspect.offer(candidate, whole ? "permuted rows" : "stale tile", [&] {
-    const std::string text = fmt::format("{} {}", whole ? "each row" : "each of " + wrong_rows_text(suspect),
-                                         mapping_text(suspect, sources));
+    const bool one = suspect.wrong().rows.size() == 1;
+    const std::string text =
+        fmt::format("{} {}", whole ? "each row" : (one ? "" : "each of ") + wrong_rows_text(suspect),
+                    mapping_text(suspect, sources));
     return whole ? text : text + ": a tile of o that was not written anew";
   });
 }

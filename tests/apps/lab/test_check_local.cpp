@@ -137,3 +137,60 @@ TEST_CASE("one row of another head and one scaled channel are noticed") {
     CHECK(row_of(channel, 1)["worst_channel"]["channels"] == lab::Json({9, 10}));
   }
 }
+
+TEST_CASE("a small factor all over a head, a key tile, a channel or a tile of P is told from the recipe's errors") {
+  struct Mistake {
+    const char* recipe;
+    const char* name;
+    const char* detail;
+    std::function<void(MatrixD&)> change;
+  };
+  // The part of o that some keys give, for some rows: a tenth of it is added once more.
+  const auto keys_once_more = [](std::int64_t first_row, std::int64_t rows) {
+    return [=](MatrixD& o) {
+      const PlainHead& head = heads()[1];
+      PlainHead part = head;
+      part.v.topRows(128).setZero();
+      part.v.bottomRows(128).setZero();
+      const MatrixD given = testing::plain_attention(part, testing::causal(0)).o;
+      o.middleRows(first_row, rows) += 0.1 * given.middleRows(first_row, rows);
+    };
+  };
+  const auto whole = [](double factor) { return [factor](MatrixD& o) { o *= factor; }; };
+  const Mistake mistakes[] = {
+      {"sage2-8b", "constant factor", "o is about 1.01 times", whole(1.01)},
+      {"sage2-8b", "constant factor", "o is about 0.99 times", whole(0.99)},
+      {"sage3-nvfp4", "constant factor", "o is about 1.1 times", whole(1.1)},
+      {"sage2-8b", "one wrong scale group", "V of keys 128 to 191 is about 1.1 times", keys_once_more(0, 320)},
+      {"sage2-8b", "one wrong scale group", "P V of rows 256 to 319 with keys 128 to 191 counts about 1.1 times",
+       keys_once_more(256, 64)},
+      {"sage2-8b", "one wrong scale group", "channel 9 of o is about 1.1 times", [](MatrixD& o) { o.col(9) *= 1.1; }},
+  };
+  for (const Mistake& mistake : mistakes) {
+    CAPTURE(mistake.recipe, mistake.detail);
+    const lab::CheckResult result =
+        changed(mistake.recipe, [&](MatrixD& o, const attention::Recipe&) { mistake.change(o); });
+    check_named(result, 1, mistake.name, mistake.detail);
+    CHECK(row_of(result, 0)["passed"] == true);
+  }
+}
+
+TEST_CASE("one element that is off, and a row that holds its neighbour's, stand out of the noisiest recipe") {
+  const lab::CheckResult element =
+      changed("sage3-nvfp4", [](MatrixD& o, const attention::Recipe&) { o(250, 20) += 1; });
+  check_named(element, 1, "stray element", "element (row 250, channel 20)");
+  // Two queries that are alike: what belongs to one is within the limits of the other.
+  std::vector<PlainHead> alike = heads();
+  for (Eigen::Index c = 0; c < 64; ++c) {
+    const double x = 0.8 * alike[1].q(200, c) + 0.2 * alike[1].q(201, c);
+    alike[1].q(201, c) = format::decode(format::kFP16, format::encode(format::kFP16, x, {}));
+  }
+  const attention::Recipe recipe = lab::with_overrides(lab::load_recipe("sage3-nvfp4"), {{"o_format", "fp16"}});
+  std::vector<PlainOutput> outputs;
+  for (const PlainHead& head : alike) {
+    outputs.push_back({attention::run_recipe(testing::problem_of(head), recipe, format::kFP16).o, {}});
+  }
+  CHECK(row_of(verdict(outputs, {}, alike, "sage3-nvfp4"), 1)["passed"] == true);
+  outputs[1].o.row(200) = outputs[1].o.row(201).eval();
+  check_named(verdict(outputs, {}, alike, "sage3-nvfp4"), 1, "repeated row", "row 200 holds exactly what row 201 does");
+}

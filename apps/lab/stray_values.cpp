@@ -1,0 +1,198 @@
+#include "lab/stray_values.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <vector>
+
+#include "base/fp_environment.h"
+#include "lab/local_limit.h"
+#include "lab/relative_limit.h"
+
+namespace qattn::lab {
+namespace {
+
+/// Right outputs with equal rows reach 0.94 (two-level FP4). Less is enough where the row is off in what it does not
+/// share with the recipe, by so many times what any other row is.
+constexpr double kApart = 1.5, kAloneApart = 0.5, kAloneRow = 2;
+/// Elements of right outputs reach 4.7 times the largest error of a related recipe; where one exceeds it by half, it is
+/// at most 2.0 times the next.
+constexpr double kStray = 6.5, kAlone = 3.5, kAloneStray = 1.5;
+/// The largest of many errors in units of their root mean square; few have a smaller one by chance.
+constexpr double kLeastTail = 3.5;
+/// A channel's error in units of all channels': one that the recipe happens to meet exactly has some too.
+constexpr double kLeastChannel = 0.3;
+
+double root_mean_square(const double* values, Eigen::Index count) {
+  double sum = 0;
+  for (Eigen::Index i = 0; i < count; ++i) sum += values[i] * values[i];
+  return std::sqrt(sum / static_cast<double>(count));
+}
+
+std::vector<double> of_rows(const MatrixD& values) {
+  std::vector<double> sizes;
+  for (Eigen::Index r = 0; r < values.rows(); ++r) {
+    sizes.push_back(root_mean_square(values.data() + r * values.cols(), values.cols()));
+  }
+  return sizes;
+}
+
+/// What the recipe loses in each row and each channel, root mean squares. A row's loss may happen to be small; that of
+/// its block is plausible there too.
+struct OwnErrors {
+  std::vector<double> rows, channels;
+  double all = 0;
+
+  explicit OwnErrors(const CheckedHead& head) {
+    const MatrixD loss = head.emulated - head.reference;
+    rows = of_rows(loss);
+    channels = of_rows(loss.transpose());
+    all = root_mean_square(loss.data(), loss.size());
+    for (const HeadProblem& part : head.parts) {
+      const std::int64_t count = part.problem.q.rows(), blocks = std::max<std::int64_t>(1, count / kLimitBlock);
+      for (std::int64_t b = 0; b < blocks; ++b) {
+        const std::int64_t first = part.first_row + b * kLimitBlock;
+        const std::int64_t last = b + 1 == blocks ? part.first_row + count : first + kLimitBlock;
+        const double block = root_mean_square(loss.data() + first * loss.cols(), (last - first) * loss.cols());
+        for (auto r = static_cast<std::size_t>(first); r < static_cast<std::size_t>(last); ++r) {
+          rows[r] = std::max(rows[r], block);
+        }
+      }
+    }
+  }
+};
+
+double half_unit(const CheckedHead& head) { return std::ldexp(0.5, -head.format().mantissa_bits); }
+
+bool usable(const CheckedHead& head) {
+  return head.o.allFinite() && head.reference.allFinite() && head.emulated.allFinite();
+}
+
+class EqualRows {
+ public:
+  explicit EqualRows(const CheckedHead& head) : head_(head), own_(head) {
+    const std::vector<double> sizes = of_rows(head.reference.transpose());
+    for (std::size_t c = 0; c < sizes.size(); ++c) {
+      units_.push_back(std::max(own_.channels[c] + half_unit(head) * sizes[c], 1e-300));
+    }
+  }
+
+  std::optional<Finding> run() const {
+    for (const auto& [values, rows] : equal_rows()) {
+      if (rows.size() < 2) continue;
+      const std::int64_t right = *std::min_element(rows.begin(), rows.end(), [this](std::int64_t a, std::int64_t b) {
+        return error(a) * noise(b) < error(b) * noise(a);
+      });
+      for (const std::int64_t row : rows) {
+        if (row == right || head_.emulated.row(row) == head_.emulated.row(right)) continue;
+        const double apart = std::min(error(row), distance(head_.reference, row, head_.reference, right));
+        if (apart > kApart * noise(row)) return finding(row, right);
+        if (apart > kAloneApart * noise(row) && alone(row)) return finding(row, right);
+      }
+    }
+    return std::nullopt;
+  }
+
+ private:
+  /// Rows of o by their values; those of zeros are left out.
+  std::map<std::vector<double>, std::vector<std::int64_t>> equal_rows() const {
+    std::map<std::vector<double>, std::vector<std::int64_t>> rows;
+    for (const HeadProblem& part : head_.parts) {
+      for (std::int64_t r = part.first_row; r < part.first_row + part.problem.q.rows(); ++r) {
+        if (head_.o.row(r).isZero(0)) continue;
+        const double* const first = head_.o.data() + r * head_.o.cols();
+        rows[std::vector<double>(first, first + head_.o.cols())].push_back(r);
+      }
+    }
+    return rows;
+  }
+
+  /// Root mean square over the channels of a - b, each in units of the recipe's error there.
+  double distance(const MatrixD& a, std::int64_t row, const MatrixD& b, std::int64_t other) const {
+    double sum = 0;
+    for (Eigen::Index c = 0; c < a.cols(); ++c) {
+      const double off = (a(row, c) - b(other, c)) / units_[static_cast<std::size_t>(c)];
+      sum += off * off;
+    }
+    return std::sqrt(sum / static_cast<double>(a.cols()));
+  }
+  double error(std::int64_t row) const { return distance(head_.o, row, head_.reference, row); }
+  /// The recipe's error of the row, or of its block where that is more.
+  double noise(std::int64_t row) const {
+    const double block = own_.all > 0 ? own_.rows[static_cast<std::size_t>(row)] / own_.all : 0;
+    return std::max({distance(head_.emulated, row, head_.reference, row), block, 1e-300});
+  }
+
+  /// Whether what the row does not share with the recipe's error stands out of all others'.
+  bool alone(std::int64_t row) const {
+    const double share = shared_error(head_);
+    const MatrixD expected = head_.reference + share * (head_.emulated - head_.reference);
+    double others = 0;
+    for (std::int64_t r = 0; r < head_.o.rows(); ++r) {
+      if (r != row) others = std::max(others, distance(head_.o, r, expected, r));
+    }
+    return distance(head_.o, row, expected, row) > kAloneRow * others;
+  }
+
+  Finding finding(std::int64_t row, std::int64_t right) const {
+    return {"repeated row",
+            fmt::format("row {} holds exactly what row {} does, and differs from its own by {:.3g} times what the "
+                        "recipe loses there",
+                        row, right, error(row) / noise(row)),
+            0};
+  }
+
+  const CheckedHead& head_;
+  const OwnErrors own_;
+  std::vector<double> units_;
+};
+
+}  // namespace
+
+std::optional<Finding> repeated_row(const CheckedHead& head) {
+  const FpEnvironment environment;
+  if (!usable(head)) return std::nullopt;
+  return EqualRows(head).run();
+}
+
+std::optional<Finding> stray_element(const CheckedHead& head, double factor) {
+  const FpEnvironment environment;
+  if (!usable(head)) return std::nullopt;
+  const OwnErrors own(head);
+  const double share = shared_error(head);
+  double largest = 0, next = 0, tail = kLeastTail;
+  Eigen::Index row = 0, channel = 0;
+  for (Eigen::Index r = 0; r < head.o.rows(); ++r) {
+    for (Eigen::Index c = 0; c < head.o.cols(); ++c) {
+      const double loss = head.emulated(r, c) - head.reference(r, c), error = head.o(r, c) - head.reference(r, c);
+      const double in_channel = own.all > 0 ? own.channels[static_cast<std::size_t>(c)] / own.all : 1;
+      const double plausible = own.rows[static_cast<std::size_t>(r)] * std::max(in_channel, kLeastChannel) +
+                               half_unit(head) * std::fabs(head.reference(r, c));
+      if (!(plausible > 0)) continue;
+      tail = std::max(tail, std::fabs(loss) / plausible);
+      const double off =
+          std::min({std::fabs(error), std::fabs(error - loss), std::fabs(error - share * loss)}) / plausible;
+      if (off <= largest) {
+        next = std::max(next, off);
+        continue;
+      }
+      next = largest;
+      largest = off;
+      row = r;
+      channel = c;
+    }
+  }
+  const double wider = std::max(1.0, factor / kUsualFactor);
+  const bool alone = largest > kAlone * next && largest > wider * kAloneStray * tail;
+  if (!alone && !(largest > wider * kStray * tail)) return std::nullopt;
+  return Finding{"stray element",
+                 fmt::format("element (row {}, channel {}) is {:.4g} where float64 has {:.4g} and the recipe {:.4g}: "
+                             "{:.3g} times further off than its row's and channel's errors go",
+                             row, channel, head.o(row, channel), head.reference(row, channel),
+                             head.emulated(row, channel), largest / tail),
+                 0};
+}
+
+}  // namespace qattn::lab
