@@ -42,8 +42,8 @@ struct DumpCheckOptions {
 /// recipe_max_abs (the recipe's own), limit_rel_l1, limit_max_abs, worst_block, worst_row, worst_channel (part_json());
 /// lse: convention, lse_error, lse_against; diagnosis (null, or in a few words what the wrong output looks like),
 /// reason (null, or the whole sentence). `mismatches` counts the elements beyond the limit; of a head that fails as a
-/// whole at least one. A call without o, or one that the kernel cannot take, is among the errors. Throws Error(usage)
-/// for a kernel that is unknown, and where no number is a limit.
+/// whole at least one; it is null in the row over a call. A call without o, or one that the kernel cannot take, is
+/// among the errors. Throws Error(usage) for a kernel that is unknown, and where no number is a limit.
 CheckResult check_dump(const DumpSet& dumps, const DumpCheckOptions& options);
 
 /// The columns of those rows in readable forms, and all keys in CSV.

@@ -330,7 +330,7 @@ std::vector<attention::Recipe> relatives(const attention::Recipe& recipe) {
   if (recipe.v.scaled()) {
     add([](Recipe& r) {
       const double largest = format::decode(*r.v.format, format::max_finite_code(*r.v.format));
-      const double range = r.v.range > 0 ? double{r.v.range} : largest;
+      const double range = r.v.range > 0 ? static_cast<double>(r.v.range) : largest;
       r.v.range = static_cast<float>(0.8 * range);
     });
   }

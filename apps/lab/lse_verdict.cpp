@@ -4,14 +4,16 @@
 
 #include <algorithm>
 #include <cmath>
+#include <string>
 
+#include "base/exponential_constants.h"
 #include "base/fp_environment.h"
 
 namespace qattn::lab {
 namespace {
 
-/// An lse that is off by less may come from roundings; by more, something is wrong.
-constexpr double kSmallLseError = 0.05;
+/// An lse whose largest error is within so many times the recipe's own may have it from the recipe's arithmetic.
+constexpr double kOwnSize = 2;
 /// Conventions that differ by less everywhere cannot be told apart by any sensible tolerance.
 constexpr double kToldApart = 0.01;
 
@@ -87,7 +89,51 @@ std::string tolerance_guard(const LseHead& head, const LseConvention& convention
   return "";
 }
 
-std::string misfit_text(const LseHead& head, const LseFit& fit, const LseFit& best, const LseOptions& options) {
+/// x > 0 in two digits, rounded up.
+double two_digits(double x) {
+  const double nearest = std::stod(fmt::format("{:.1e}", x));
+  return nearest >= x ? nearest : std::stod(fmt::format("{:.1e}", 1.05 * x));
+}
+
+/// The least tolerance of two digits under which all heads whose o is right follow `convention`; nothing where wrong
+/// ones would pass under it as well as right ones.
+std::optional<double> passing_tolerance(std::span<const LseHead> heads, const LseConvention& convention,
+                                        const LseOptions& options) {
+  double error = 0;
+  for (const LseHead& head : heads) {
+    if (head.o_passed) error = std::max(error, fit_of(head.fits, convention).max_error);
+  }
+  if (!std::isfinite(error) || error == 0) return std::nullopt;
+  LseOptions wide = options;
+  wide.tolerance = two_digits(error);
+  for (const LseHead& head : heads) {
+    if (!head.o_passed) continue;
+    LseHead right = head;
+    for (std::size_t i = 0; i < right.rows.recorded.size(); ++i) {
+      right.rows.recorded[i] = expected_lse(head.rows.reference[i], head.rows.mean_shift[i], convention);
+    }
+    right.fits = fit_lse(right.rows, wide.p_scales, wide.tolerance);
+    if (!tolerance_guard(right, convention, wide).empty()) return std::nullopt;
+  }
+  return wide.tolerance;
+}
+
+/// Whether the recipe's own lse is that far off, and which tolerance would do.
+std::string tolerance_text(std::span<const LseHead> heads, const LseHead& head, const LseFit& best,
+                           const LseOptions& options) {
+  if (!std::isfinite(best.max_error)) return "";
+  const double own = head.recipe_error * (best.convention.base2 ? elementary::kLog2E : 1);
+  std::string text = fmt::format("; that of {} is itself off float64 by up to {:.4g}, ", options.recipe, own);
+  text += best.max_error <= kOwnSize * own ? "an error of that size: it may come from the recipe's arithmetic"
+                                           : "less than that: the recipe's arithmetic does not explain it";
+  const std::optional<double> tolerance = passing_tolerance(heads, best.convention, options);
+  if (!tolerance) return text + "; no --lse-tolerance that would let it pass is worth anything";
+  return text + fmt::format("; --lse-tolerance {:.2g} would let {} pass", *tolerance,
+                            heads.size() == 1 ? "it" : "all heads of the call with a right o");
+}
+
+std::string misfit_text(std::span<const LseHead> heads, const LseHead& head, const LseFit& fit, const LseFit& best,
+                        const LseOptions& options) {
   const std::string where =
       fmt::format("lse is off by up to {:.4g} (row {}) in {}", fit.max_error, fit.worst_row, describe(fit.convention));
   if (best.misfits == 0) {
@@ -95,19 +141,12 @@ std::string misfit_text(const LseHead& head, const LseFit& fit, const LseFit& be
     return fmt::format("{}, the convention {}; this head is in {} (within {:.3g})", where, expected,
                        describe(best.convention), best.max_error);
   }
-  std::string text = fmt::format(
+  const std::string text = fmt::format(
       "no convention fits the lse within {:.3g}: {} of {} rows are off in {}, the nearest, "
       "by up to {:.4g} (row {})",
       options.tolerance, best.misfits, head.rows.recorded.size(), describe(best.convention), best.max_error,
       best.worst_row);
-  if (!head.o_passed) return text + "; o is wrong too";
-  if (best.max_error < kSmallLseError && head.recipe_error > options.tolerance) {
-    text += fmt::format(
-        "; that of {} is itself off float64 by up to {:.4g}, so a kernel of its kind may need "
-        "--lse-tolerance",
-        options.recipe, head.recipe_error);
-  }
-  return text;
+  return text + (head.o_passed ? tolerance_text(heads, head, best, options) : "; o is wrong too");
 }
 
 LseVerdict judge_head(std::span<const LseHead> heads, std::size_t index, const LseConvention& expected,
@@ -125,7 +164,7 @@ LseVerdict judge_head(std::span<const LseHead> heads, std::size_t index, const L
         fmt::format("the tolerance {:.4g} is worth nothing: {}; lower --lse-tolerance", options.tolerance, passing);
     return verdict;
   }
-  verdict.detail = misfit_text(head, fit, best, options);
+  verdict.detail = misfit_text(heads, head, fit, best, options);
   if (best.misfits == 0) {
     verdict.diagnosis = "LSE in " + describe(best.convention);
   } else if (const std::optional<LseFinding> finding = diagnose_lse(heads, index, options)) {

@@ -231,7 +231,7 @@ lab::Report report_of(const Options& options, const Inputs& inputs, const lab::C
   std::uint64_t elements = 0, mismatches = 0;
   for (const lab::Json& row : result.rows) {
     elements += row["elements"].get<std::uint64_t>();
-    mismatches += row["mismatches"].get<std::uint64_t>();
+    if (!row["mismatches"].is_null()) mismatches += row["mismatches"].get<std::uint64_t>();
   }
   report.summary = {{"cases", result.rows.size()},
                     {"elements", elements},

@@ -35,6 +35,7 @@ TEST_CASE("right outputs pass: full and causal, base e and base 2, all heads and
   CHECK(full.rows[0]["rel_l1"].get<double>() < 4e-4);
   CHECK(full.rows[1]["convention"] == "base e");
   CHECK(full.rows[6]["head"].is_null());
+  CHECK(full.rows[6]["mismatches"].is_null());
   for (PlainOutput& output : outputs) {
     for (double& x : output.lse) x *= std::log2(std::exp(1.0));
   }

@@ -157,3 +157,34 @@ TEST_CASE("a tolerance under which a wrong lse would pass fails the check, thoug
   CHECK(contains(reason(1.5), "an lse that is larger by one would pass"));
   CHECK(contains(reason(100), "an lse of zeros would pass"));
 }
+
+TEST_CASE("an lse that the tolerance refuses says whether its recipe is as far off, and what tolerance would do") {
+  const io::testing::ScratchFolder folder;
+  const std::vector<PlainHead> heads = testing::plain_heads(2, 200, 200, 32);
+  std::vector<PlainOutput> outputs = right_outputs(heads);
+  const auto reason = [&](const std::string& recipe, double error, double tolerance = 1e-4) {
+    std::vector<PlainOutput> off = outputs;
+    for (PlainOutput& output : off) {
+      for (std::size_t i = 0; i < output.lse.size(); i += 3) output.lse[i] += i % 2 == 0 ? error : -error;
+    }
+    testing::write_kernel_dump(folder / "off.h5", heads, off);
+    lab::DumpCheckOptions options = relative_to(recipe);
+    options.lse_tolerance = tolerance;
+    const lab::Json row = row_of(check(folder / "off.h5", options), 1, "lse");
+    return row["reason"].is_null() ? std::string() : row["reason"].get<std::string>();
+  };
+  // INT4 loses a few hundredths here, FP4 more; FP16 next to nothing.
+  for (const char* recipe : {"sage2-4b", "sage3-nvfp4"}) {
+    CAPTURE(recipe);
+    const std::string text = reason(recipe, 0.0612);
+    CAPTURE(text);
+    CHECK(contains(text, "an error of that size: it may come from the recipe's arithmetic"));
+    CHECK(contains(text, "--lse-tolerance 0.062 would let all heads of the call with a right o pass"));
+    CHECK(reason(recipe, 0.0612, 0.062).empty());
+  }
+  const std::string fine = reason("fa2-fp16", 0.00213);
+  CAPTURE(fine);
+  CHECK(contains(fine, "the recipe's arithmetic does not explain it; --lse-tolerance 0.0022 would let"));
+  CHECK(reason("fa2-fp16", 0.00213, 0.0022).empty());
+  CHECK(contains(reason("fa2-fp16", 1.7), "no --lse-tolerance that would let it pass is worth anything"));
+}
