@@ -12,10 +12,20 @@ namespace {
 
 /// Below this, limits leave no room for a mistake to hide in.
 constexpr double kNoisyRecipe = 0.005;
+/// Of a head that is beyond its limits; more strays say that something else is wrong.
+constexpr std::int64_t kFewStrays = 8;
 
 bool is_noisy(const CheckedHead& head) {
   if (!head.o.allFinite() || !head.reference.allFinite() || !head.emulated.allFinite()) return false;
   return accuracy_of(head, head.emulated).rel_l1() > kNoisyRecipe;
+}
+
+std::optional<Finding> small(const DumpSet& dumps, const CheckedHead& head, const attention::Recipe& recipe,
+                             double factor, std::int64_t most_strays) {
+  if (std::optional<Finding> finding = rolled_rows(head)) return finding;
+  if (std::optional<Finding> finding = repeated_row(head)) return finding;
+  if (std::optional<Finding> finding = stray_elements(head, factor, most_strays)) return finding;
+  return consistent_factor(head, recipe, *dumps.calls()[head.piece.call].call->q_format, factor);
 }
 
 }  // namespace
@@ -37,15 +47,13 @@ std::optional<Finding> hidden_mistake(const DumpSet& dumps, const CheckedHead& h
   suspect_outputs(suspect);
   suspect_scores(suspect);
   if (std::optional<Finding> finding = suspect.verdict()) return finding;
-  return small_mistake(dumps, head, recipe, factor);
+  return small(dumps, head, recipe, factor, head.o.size());
 }
 
 std::optional<Finding> small_mistake(const DumpSet& dumps, const CheckedHead& head, const attention::Recipe& recipe,
                                      double factor) {
   if (!is_noisy(head)) return std::nullopt;
-  if (std::optional<Finding> finding = repeated_row(head)) return finding;
-  if (std::optional<Finding> finding = stray_element(head, factor)) return finding;
-  return consistent_factor(head, recipe, *dumps.calls()[head.piece.call].call->q_format, factor);
+  return small(dumps, head, recipe, factor, kFewStrays);
 }
 
 std::string locate(const CheckedHead& head) {

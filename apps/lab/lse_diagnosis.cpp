@@ -18,6 +18,8 @@ namespace {
 constexpr double kLn10 = 0x1.26BB1BBB55516p+1;
 /// A mistake explains an lse when what is left is this small, or within the tolerance, or twice the recipe's own error.
 constexpr double kExplained = 2e-3;
+/// A constant or a factor has to change an lse by so many times what it leaves unexplained.
+constexpr double kPlain = 4;
 
 class LseSuspect {
  public:
@@ -184,48 +186,91 @@ class LseSuspect {
     return constant_factor();
   }
 
+  /// What the mistake is added to or multiplied with: float64's lse and the recipe's own, to which a kernel of a noisy
+  /// recipe is nearer.
+  std::vector<const std::vector<double>*> right_ones() const {
+    std::vector<const std::vector<double>*> all = {&head_.rows.reference};
+    if (!head_.rows.emulated.empty()) all.push_back(&head_.rows.emulated);
+    return all;
+  }
+
+  /// A constant or factor, and what it leaves.
+  struct Change {
+    double value = 0, left = std::numeric_limits<double>::infinity();
+  };
+
+  /// Of what `change_of(right)` finds, what leaves least.
+  template <class ChangeOf>
+  std::optional<double> nearest(const ChangeOf& change_of) const {
+    std::optional<Change> best;
+    for (const std::vector<double>* right : right_ones()) {
+      const std::optional<Change> change = change_of(*right);
+      if (change && (!best || change->left < best->left)) best = change;
+    }
+    return best ? std::optional(best->value) : std::nullopt;
+  }
+
   std::optional<LseFinding> constant_added() const {
     for (const bool base2 : {false, true}) {
       for (const bool without_mean : {false, true}) {
-        std::vector<double> off;
-        for (std::size_t i = 0; i < size(); ++i) {
-          if (!sees_keys(i)) continue;
-          off.push_back(head_.rows.recorded[i] -
-                        expected_lse(head_.rows.reference[i], head_.rows.mean_shift[i], {base2, without_mean, 1}));
-        }
-        if (off.size() < 4) return std::nullopt;
-        const auto [least, most] = std::minmax_element(off.begin(), off.end());
-        if (*most - *least > 2 * tolerance_ || std::fabs(*least + *most) < 8 * tolerance_) continue;
-        return LseFinding{"constant added to LSE",
-                          fmt::format("lse is {:+.5g} from what it should be in {}, in every row", (*least + *most) / 2,
-                                      describe({base2, without_mean, 1}))};
+        const LseConvention convention{base2, without_mean, 1};
+        const auto added = nearest([&](const std::vector<double>& right) { return constant_to(right, convention); });
+        if (!added) continue;
+        return LseFinding{
+            "constant added to LSE",
+            fmt::format("lse is {:+.5g} from what it should be in {}, in every row", *added, describe(convention))};
       }
     }
     return std::nullopt;
   }
 
-  std::optional<LseFinding> constant_factor() const {
-    double dot = 0, square = 0, largest = 0;
+  /// The constant that all rows are off by: within the tolerance, and several times as large as what is left.
+  std::optional<Change> constant_to(const std::vector<double>& right, const LseConvention& convention) const {
+    std::vector<double> off;
     for (std::size_t i = 0; i < size(); ++i) {
       if (!sees_keys(i)) continue;
-      dot += head_.rows.recorded[i] * head_.rows.reference[i];
-      square += head_.rows.reference[i] * head_.rows.reference[i];
-      largest = std::max(largest, std::fabs(head_.rows.reference[i]));
+      off.push_back(head_.rows.recorded[i] - expected_lse(right[i], head_.rows.mean_shift[i], convention));
+    }
+    if (off.size() < 4) return std::nullopt;
+    const auto [least, most] = std::minmax_element(off.begin(), off.end());
+    const double constant = (*least + *most) / 2, left = (*most - *least) / 2;
+    if (!(left <= tolerance_) || std::fabs(constant) < kPlain * std::max(left, options_.tolerance)) return std::nullopt;
+    return Change{constant, left};
+  }
+
+  std::optional<LseFinding> constant_factor() const {
+    for (const bool without_mean : {false, true}) {
+      const LseConvention convention{false, without_mean, 1};
+      const auto factor = nearest([&](const std::vector<double>& right) { return factor_of(right, convention); });
+      if (!factor) continue;
+      return LseFinding{"constant factor of LSE", fmt::format("lse is {:.6g} times what it should be in {}{}", *factor,
+                                                              describe(convention), factor_text(*factor))};
+    }
+    return std::nullopt;
+  }
+
+  /// Likewise a factor.
+  std::optional<Change> factor_of(const std::vector<double>& right, const LseConvention& convention) const {
+    const auto expected = [&](std::size_t i) { return expected_lse(right[i], head_.rows.mean_shift[i], convention); };
+    double dot = 0, square = 0, off = 0, left = 0;
+    for (std::size_t i = 0; i < size(); ++i) {
+      if (!sees_keys(i)) continue;
+      dot += head_.rows.recorded[i] * expected(i);
+      square += expected(i) * expected(i);
+      off = std::max(off, std::fabs(head_.rows.recorded[i] - expected(i)));
     }
     const double factor = square > 0 ? dot / square : 0;
-    // A factor that hardly changes anything explains nothing.
-    if (!(std::fabs(factor) > 1e-3) || std::fabs(factor - 1) * largest < 8 * tolerance_) return std::nullopt;
+    if (!(std::fabs(factor) > 1e-3)) return std::nullopt;
     for (std::size_t i = 0; i < size(); ++i) {
-      if (sees_keys(i) && !(std::fabs(head_.rows.recorded[i] / factor - head_.rows.reference[i]) <= tolerance_)) {
-        return std::nullopt;
-      }
+      if (sees_keys(i)) left = std::max(left, std::fabs(head_.rows.recorded[i] / factor - expected(i)));
     }
-    return LseFinding{"constant factor of LSE",
-                      fmt::format("lse is {:.6g} times what it should be in base e{}", factor, factor_text(factor))};
+    // A factor that hardly changes anything explains nothing.
+    if (!(left <= tolerance_) || off < kPlain * std::max(left, options_.tolerance)) return std::nullopt;
+    return Change{factor, left};
   }
 
   std::string factor_text(double factor) const {
-    const auto near = [factor](double x) { return std::fabs(factor - x) < 1e-3 * std::fabs(x); };
+    const auto near = [factor](double x) { return std::fabs(factor - x) < 1e-2 * std::fabs(x); };
     if (near(0x1.62E42FEFA39EFp-1)) return ": ln 2 is in it though it was a natural logarithm";
     if (near(0x1.0A6FC94E86F35p+1)) return ": log2(e) is in it twice";
     return "";

@@ -91,8 +91,10 @@ std::string tolerance_guard(const LseHead& head, const LseConvention& convention
 
 /// x > 0 in two digits, rounded up.
 double two_digits(double x) {
-  const double nearest = std::stod(fmt::format("{:.1e}", x));
-  return nearest >= x ? nearest : std::stod(fmt::format("{:.1e}", 1.05 * x));
+  const std::string nearest = fmt::format("{:.1e}", x);
+  if (std::stod(nearest) >= x) return std::stod(nearest);
+  const double unit = std::stod("0.1" + nearest.substr(nearest.find('e')));
+  return std::stod(fmt::format("{:.1e}", std::stod(nearest) + unit));
 }
 
 /// The least tolerance of two digits under which all heads whose o is right follow `convention`; nothing where wrong

@@ -24,6 +24,9 @@ constexpr double kStray = 6.5, kAlone = 3.5, kAloneStray = 1.5;
 constexpr double kLeastTail = 3.5;
 /// A channel's error in units of all channels': one that the recipe happens to meet exactly has some too.
 constexpr double kLeastChannel = 0.3;
+/// Rows that are tried for a shift of all; another row is nearer only where it leaves so much.
+constexpr std::int64_t kRolledRows = 64, kLeastRolled = 16;
+constexpr double kNearer = 0.5;
 
 double root_mean_square(const double* values, Eigen::Index count) {
   double sum = 0;
@@ -149,6 +152,47 @@ class EqualRows {
   std::vector<double> units_;
 };
 
+/// How far elements are off in units of what is plausible in their row and channel.
+struct Strays {
+  double largest = 0, next = 0, tail = kLeastTail;  ///< tail: the recipe's own largest
+  Eigen::Index row = 0, channel = 0;                ///< of the largest
+  std::vector<double> all;
+
+  explicit Strays(const CheckedHead& head) {
+    const OwnErrors own(head);
+    const double share = shared_error(head);
+    for (Eigen::Index r = 0; r < head.o.rows(); ++r) {
+      for (Eigen::Index c = 0; c < head.o.cols(); ++c) {
+        const double loss = head.emulated(r, c) - head.reference(r, c), error = head.o(r, c) - head.reference(r, c);
+        const double in_channel = own.all > 0 ? own.channels[static_cast<std::size_t>(c)] / own.all : 1;
+        const double plausible = own.rows[static_cast<std::size_t>(r)] * std::max(in_channel, kLeastChannel) +
+                                 half_unit(head) * std::fabs(head.reference(r, c));
+        if (!(plausible > 0)) continue;
+        tail = std::max(tail, std::fabs(loss) / plausible);
+        const double off = std::min({std::fabs(error), std::fabs(error - loss), std::fabs(error - share * loss)});
+        add(off / plausible, r, c);
+      }
+    }
+  }
+
+  std::int64_t beyond(double limit) const {
+    return std::count_if(all.begin(), all.end(), [limit](double off) { return off > limit; });
+  }
+
+ private:
+  void add(double off, Eigen::Index r, Eigen::Index c) {
+    all.push_back(off);
+    if (off <= largest) {
+      next = std::max(next, off);
+      return;
+    }
+    next = largest;
+    largest = off;
+    row = r;
+    channel = c;
+  }
+};
+
 }  // namespace
 
 std::optional<Finding> repeated_row(const CheckedHead& head) {
@@ -157,41 +201,46 @@ std::optional<Finding> repeated_row(const CheckedHead& head) {
   return EqualRows(head).run();
 }
 
-std::optional<Finding> stray_element(const CheckedHead& head, double factor) {
+std::optional<Finding> rolled_rows(const CheckedHead& head) {
+  const FpEnvironment environment;
+  const std::int64_t rows = head.o.rows(), step = std::max<std::int64_t>(1, rows / kRolledRows);
+  if (!usable(head) || head.parts.size() != 1) return std::nullopt;
+  std::map<std::int64_t, std::int64_t> votes;
+  std::int64_t tried = 0;
+  for (std::int64_t row = 0; row < rows; row += step, ++tried) {
+    std::int64_t nearest = row;
+    double least = (head.o.row(row) - head.emulated.row(row)).cwiseAbs().maxCoeff();
+    for (std::int64_t other = 0; other < rows; ++other) {
+      const double distance = (head.o.row(row) - head.emulated.row(other)).cwiseAbs().maxCoeff();
+      if (!(distance < kNearer * least)) continue;
+      nearest = other;
+      least = distance;
+    }
+    ++votes[(nearest - row + rows) % rows];
+  }
+  const auto most =
+      std::max_element(votes.begin(), votes.end(), [](const auto& a, const auto& b) { return a.second < b.second; });
+  if (most->first == 0 || tried < kLeastRolled || 10 * most->second < 8 * tried) return std::nullopt;
+  const std::int64_t shift = most->first > rows / 2 ? most->first - rows : most->first;
+  return Finding{"permuted rows",
+                 fmt::format("each row is what the recipe returns for the row {:+} away, around the ends", shift), 0};
+}
+
+std::optional<Finding> stray_elements(const CheckedHead& head, double factor, std::int64_t most) {
   const FpEnvironment environment;
   if (!usable(head)) return std::nullopt;
-  const OwnErrors own(head);
-  const double share = shared_error(head);
-  double largest = 0, next = 0, tail = kLeastTail;
-  Eigen::Index row = 0, channel = 0;
-  for (Eigen::Index r = 0; r < head.o.rows(); ++r) {
-    for (Eigen::Index c = 0; c < head.o.cols(); ++c) {
-      const double loss = head.emulated(r, c) - head.reference(r, c), error = head.o(r, c) - head.reference(r, c);
-      const double in_channel = own.all > 0 ? own.channels[static_cast<std::size_t>(c)] / own.all : 1;
-      const double plausible = own.rows[static_cast<std::size_t>(r)] * std::max(in_channel, kLeastChannel) +
-                               half_unit(head) * std::fabs(head.reference(r, c));
-      if (!(plausible > 0)) continue;
-      tail = std::max(tail, std::fabs(loss) / plausible);
-      const double off =
-          std::min({std::fabs(error), std::fabs(error - loss), std::fabs(error - share * loss)}) / plausible;
-      if (off <= largest) {
-        next = std::max(next, off);
-        continue;
-      }
-      next = largest;
-      largest = off;
-      row = r;
-      channel = c;
-    }
-  }
+  const Strays strays(head);
   const double wider = std::max(1.0, factor / kUsualFactor);
-  const bool alone = largest > kAlone * next && largest > wider * kAloneStray * tail;
-  if (!alone && !(largest > wider * kStray * tail)) return std::nullopt;
-  return Finding{"stray element",
-                 fmt::format("element (row {}, channel {}) is {:.4g} where float64 has {:.4g} and the recipe {:.4g}: "
-                             "{:.3g} times further off than its row's and channel's errors go",
-                             row, channel, head.o(row, channel), head.reference(row, channel),
-                             head.emulated(row, channel), largest / tail),
+  const auto beyond = strays.beyond(wider * kStray * strays.tail);
+  const bool alone = strays.largest > kAlone * strays.next && strays.largest > wider * kAloneStray * strays.tail;
+  if (!alone && (beyond == 0 || beyond > most)) return std::nullopt;
+  const std::string others = beyond > 1 ? fmt::format("; {} elements are off by so much", beyond) : "";
+  return Finding{beyond > 1 ? "stray elements" : "stray element",
+                 fmt::format("element (row {}, channel {}) is {:.4g} where float64 has {:.4g} and the recipe {:.4g}, "
+                             "{:.3g} times further off than the errors of its row and channel go{}",
+                             strays.row, strays.channel, head.o(strays.row, strays.channel),
+                             head.reference(strays.row, strays.channel), head.emulated(strays.row, strays.channel),
+                             strays.largest / strays.tail, others),
                  0};
 }
 

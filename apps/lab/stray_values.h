@@ -1,6 +1,7 @@
-// Single wrong rows and elements that a noisy recipe's limits let pass.
+// Wrong rows and elements that a noisy recipe's limits let pass.
 #pragma once
 
+#include <cstdint>
 #include <optional>
 
 #include "lab/checked_head.h"
@@ -14,10 +15,15 @@ namespace qattn::lab {
 /// other row is half as far from what it shares with the recipe (shared_error()). Rows of zeros are not looked at.
 std::optional<Finding> repeated_row(const CheckedHead& head);
 
-/// One element that is further off than the recipe's errors in its row and channel make plausible: 6.5 times the
-/// recipe's own largest such error; or 1.5 times that, and 3.5 times any other element's. What it is off is the least
-/// of o - r, o - e and o - r - s (e - r), r float64 attention, e the recipe's output and s shared_error(). `factor` is
-/// --factor: above 2, both 6.5 and 1.5 grow in proportion.
-std::optional<Finding> stray_element(const CheckedHead& head, double factor);
+/// Rows that are all moved by the same distance: eight of ten rows, of some tens that are tried, are at most half as
+/// far (largest difference) from the recipe's row there as from their own.
+std::optional<Finding> rolled_rows(const CheckedHead& head);
+
+/// Elements that are further off than the recipe's errors in their row and channel make plausible: 6.5 times the
+/// recipe's own largest such error; or a single one at 1.5 times that, and 3.5 times any other element's. What an
+/// element is off is the least of o - r, o - e and o - r - s (e - r), r float64 attention, e the recipe's output and s
+/// shared_error(). `factor` is --factor: above 2, both 6.5 and 1.5 grow in proportion. More than `most` are no strays:
+/// something else is wrong.
+std::optional<Finding> stray_elements(const CheckedHead& head, double factor, std::int64_t most);
 
 }  // namespace qattn::lab

@@ -157,6 +157,11 @@ double Suspect::residual(const MatrixD& candidate) const {
   return std::min(plain, lossy) / std::max(size, 1e-300);
 }
 
+MatrixD Suspect::changed(const std::function<MatrixD(const MatrixD& whole)>& change) const {
+  MatrixD exact = change(reference_), own = change(emulated_);
+  return residual(own) < residual(exact) ? own : exact;
+}
+
 bool Suspect::stands_out(const MatrixD& candidate) const {
   double square = 0, share = 0, own_share = 0, own = 0, count = 0;
   for (Eigen::Index r = 0; r < candidate.rows(); ++r) {

@@ -49,6 +49,7 @@ class Suspect {
 
   const MatrixD& whole_output() const { return output_; }        ///< the sequence's rows, all of them
   const MatrixD& whole_reference() const { return reference_; }  ///< likewise
+  const MatrixD& whole_emulated() const { return emulated_; }    ///< likewise, the recipe's output
   const WrongParts& wrong() const { return wrong_; }
   /// Nine rows of ten are wrong, or no row stands out.
   bool all_rows_wrong() const;
@@ -66,6 +67,9 @@ class Suspect {
   /// What `candidate` (like output()) leaves unexplained, over the size of the outputs. What the recipe loses on these
   /// rows may be taken as lost by the kernel too.
   double residual(const MatrixD& candidate) const;
+  /// What a change of the output after the kernel's own arithmetic gives: `change` of some values of o, [sampled rows,
+  /// channels], is tried on float64's and on the recipe's; the candidate that leaves less.
+  MatrixD changed(const std::function<MatrixD(const MatrixD& whole)>& change) const;
   /// Offers an explanation. A later one has to be better by a fifth (hidden: a twentieth) to displace an earlier,
   /// plainer one.
   void offer(const MatrixD& candidate, std::string_view name, const std::function<std::string()>& detail);

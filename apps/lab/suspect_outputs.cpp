@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <numeric>
 
 #include "lab/suspect.h"
@@ -38,21 +39,31 @@ void zeros(Suspect& suspect) {
 
 // ---- Rows that belong elsewhere ----
 
-/// The row of the reference that a row of the output is nearest to.
+/// The row, of float64's output or of the recipe's, that a row of the output is nearest to.
 std::int64_t nearest_row(const Suspect& suspect, Eigen::Index sampled) {
-  const MatrixD& reference = suspect.whole_reference();
   std::int64_t best = 0;
   double smallest = -1;
-  for (Eigen::Index r = 0; r < reference.rows(); ++r) {
-    double distance = 0;
-    for (Eigen::Index c = 0; c < reference.cols() && (smallest < 0 || distance < smallest); ++c) {
-      distance += std::fabs(suspect.output()(sampled, c) - reference(r, c));
+  for (const MatrixD* right : {&suspect.whole_reference(), &suspect.whole_emulated()}) {
+    for (Eigen::Index r = 0; r < right->rows(); ++r) {
+      double distance = 0;
+      for (Eigen::Index c = 0; c < right->cols() && (smallest < 0 || distance < smallest); ++c) {
+        distance += std::fabs(suspect.output()(sampled, c) - (*right)(r, c));
+      }
+      if (smallest >= 0 && distance >= smallest) continue;
+      smallest = distance;
+      best = r;
     }
-    if (smallest >= 0 && distance >= smallest) continue;
-    smallest = distance;
-    best = r;
   }
   return best;
+}
+
+/// The value that nine of ten have, if one does: rows that are alike, and a shift that wraps around, leave a few.
+std::optional<std::int64_t> common(const std::vector<std::int64_t>& values) {
+  for (const std::int64_t value : {values.front(), values[values.size() / 2]}) {
+    const auto count = static_cast<std::size_t>(std::count(values.begin(), values.end(), value));
+    if (10 * count >= 9 * values.size()) return value;
+  }
+  return std::nullopt;
 }
 
 /// What the mapping of rows is called, if it is regular: a shift or a reversal.
@@ -64,14 +75,6 @@ std::string mapping_text(const Suspect& suspect, const std::vector<std::int64_t>
     shifts.push_back(sources[i] - rows[i]);
     mirrors.push_back(sources[i] + rows[i]);
   }
-  // Rows that are alike, and a shift that wraps around, leave a few that do not fit.
-  const auto common = [](const std::vector<std::int64_t>& values) -> std::optional<std::int64_t> {
-    for (const std::int64_t value : {values.front(), values[values.size() / 2]}) {
-      const auto count = static_cast<std::size_t>(std::count(values.begin(), values.end(), value));
-      if (10 * count >= 9 * values.size()) return value;
-    }
-    return std::nullopt;
-  };
   if (const auto shift = common(shifts)) return fmt::format("holds what the row {:+} away should", *shift);
   if (const auto mirror = common(mirrors)) return fmt::format("r holds what row {} - r should", *mirror);
   std::size_t first = 0;
@@ -80,14 +83,45 @@ std::string mapping_text(const Suspect& suspect, const std::vector<std::int64_t>
                      rows.back(), sources.back());
 }
 
+/// All rows moved by `shift`, around the ends.
+void rolled_rows(Suspect& suspect, std::int64_t shift) {
+  const std::int64_t count = suspect.whole_reference().rows();
+  const auto rolled = [&](const MatrixD& whole) {
+    MatrixD o(suspect.output().rows(), whole.cols());
+    for (Eigen::Index i = 0; i < o.rows(); ++i) {
+      o.row(i) = whole.row((suspect.rows()[static_cast<std::size_t>(i)] + shift + count) % count);
+    }
+    return o;
+  };
+  // Hidden mistakes are directions from float64's output.
+  suspect.offer(suspect.hidden() ? rolled(suspect.whole_reference()) : suspect.changed(rolled), "permuted rows",
+                [&] { return fmt::format("each row holds what the row {:+} away should, around the ends", shift); });
+}
+
+/// All rows moved by as much as most of the wrong ones are. Under a noisy recipe many of the moved rows do not stand
+/// out: their neighbours are too much like them.
+void rolled_as_most(Suspect& suspect, const std::vector<std::int64_t>& sources) {
+  const std::int64_t count = suspect.whole_reference().rows();
+  std::map<std::int64_t, int> votes;
+  for (std::size_t i = 0; i < sources.size(); ++i) {
+    if (suspect.is_wrong(i)) ++votes[((sources[i] - suspect.rows()[i]) % count + count) % count];
+  }
+  const auto most =
+      std::max_element(votes.begin(), votes.end(), [](const auto& a, const auto& b) { return a.second < b.second; });
+  if (most == votes.end() || most->first == 0) return;
+  rolled_rows(suspect, most->first > count / 2 ? most->first - count : most->first);
+}
+
 void moved_rows(Suspect& suspect) {
   std::vector<std::int64_t> sources;
   for (std::size_t i = 0; i < suspect.rows().size(); ++i) {
     sources.push_back(suspect.is_wrong(i) ? nearest_row(suspect, static_cast<Eigen::Index>(i)) : suspect.rows()[i]);
   }
   if (sources == suspect.rows()) return;  // nothing moved, nothing to name
-  const MatrixD candidate = wrong_rows_changed(suspect, [&](MatrixD& o, Eigen::Index r) {
-    o.row(r) = suspect.whole_reference().row(sources[static_cast<std::size_t>(r)]);
+  rolled_as_most(suspect, sources);
+  const MatrixD candidate = suspect.changed([&](const MatrixD& whole) {
+    return wrong_rows_changed(
+        suspect, [&](MatrixD& o, Eigen::Index r) { o.row(r) = whole.row(sources[static_cast<std::size_t>(r)]); });
   });
   const bool whole = suspect.all_rows_wrong();
   suspect.offer(candidate, whole ? "permuted rows" : "stale tile", [&] {
@@ -270,11 +304,19 @@ void copy_of_input(Suspect& suspect, const MatrixD& input, std::string_view name
 
 // ---- Factors ----
 
-/// What a constant factor usually means.
+void negated(Suspect& suspect) {
+  const MatrixD candidate = suspect.changed([&](const MatrixD& whole) {
+    MatrixD o(suspect.output().rows(), whole.cols());
+    for (Eigen::Index i = 0; i < o.rows(); ++i) o.row(i) = -whole.row(suspect.rows()[static_cast<std::size_t>(i)]);
+    return o;
+  });
+  suspect.offer(candidate, "negated output", [] { return "o is minus what it should be: a sign is wrong"; });
+}
+
+/// What a constant factor usually means. Under a noisy recipe it is known to a few per cent.
 std::string factor_text(const Suspect& suspect, double factor) {
   const double p_scale = attention::resolved_p_scale(suspect.recipe());
-  const auto near = [factor](double x) { return std::fabs(factor - x) <= 0.01 * std::fabs(x); };
-  if (near(-1)) return "the sign is wrong";
+  const auto near = [factor](double x) { return std::fabs(factor - x) <= 0.04 * std::fabs(x); };
   if (p_scale != 1 && near(p_scale)) return fmt::format("P's scale {} is not divided out", p_scale);
   if (p_scale != 1 && near(1 / p_scale))
     return fmt::format("P's scale {} is divided out, but was not applied", p_scale);
@@ -355,6 +397,7 @@ void constant_row(Suspect& suspect) {
 
 void suspect_outputs(Suspect& suspect) {
   if (suspect.hidden()) {
+    for (const std::int64_t shift : {1, -1}) rolled_rows(suspect, shift);
     other_heads(suspect);
     other_layout(suspect);
     return;
@@ -368,6 +411,7 @@ void suspect_outputs(Suspect& suspect) {
   moved_rows(suspect);
   other_layout(suspect);
   attention_over_heads(suspect);
+  negated(suspect);
   constant_factor(suspect);
   channel_factors(suspect);
   constant_row(suspect);

@@ -8,6 +8,7 @@
 #include <set>
 
 #include "attention/operands.h"
+#include "attention/pipeline.h"
 #include "base/elementary.h"
 #include "lab/suspect.h"
 #include "quant/groups.h"
@@ -148,6 +149,32 @@ void masks(Suspect& suspect, const ScoreRows& s) {
         suspect, s, [&](std::int64_t r) { return (own(r) + tile - 1) / tile * tile; }, "wrong mask",
         fmt::format("the causal mask hides whole tiles of {} keys only: the diagonal tile is not masked", tile));
   }
+}
+
+/// The plainest mistakes with the causal mask as the recipe itself would compute them: a noisy one's errors are larger
+/// than what the mask changes in rows that see much the same keys.
+void emulated_masks(Suspect& suspect) {
+  const attention::Recipe& recipe = suspect.recipe();
+  if (suspect.hidden() || recipe.causal_align != attention::CausalStart::input) return;
+  const auto offer = [&](bool is_causal, attention::CausalAlign align, const std::string& detail) {
+    attention::Problem wrong = suspect.problem();
+    wrong.is_causal = is_causal;
+    wrong.causal_align = align;
+    const MatrixD o = attention::run_recipe(wrong, recipe, *suspect.call().q_format).o;
+    MatrixD candidate(suspect.output().rows(), suspect.channels());
+    for (Eigen::Index i = 0; i < candidate.rows(); ++i) {
+      candidate.row(i) = o.row(suspect.rows()[static_cast<std::size_t>(i)]).head(suspect.channels());
+    }
+    suspect.offer(candidate, "wrong mask", [&] { return detail; });
+  };
+  using attention::CausalAlign;
+  const attention::Problem& problem = suspect.problem();
+  if (!problem.is_causal) return offer(true, CausalAlign::top_left, "a causal mask (top-left) where none belongs");
+  offer(false, problem.causal_align, "no causal mask: every row sees all keys");
+  if (problem.q.rows() == problem.k.rows()) return;
+  const bool bottom = problem.causal_align == CausalAlign::bottom_right;
+  offer(true, bottom ? CausalAlign::top_left : CausalAlign::bottom_right,
+        bottom ? "a top-left causal mask used as bottom-right" : "a bottom-right causal mask used as top-left");
 }
 
 /// The rows' outputs where `hidden(row, key)` hides keys, and the causal mask does not.
@@ -460,7 +487,8 @@ std::vector<std::vector<std::int64_t>> key_groups(const Suspect& suspect, std::i
     const quant::GroupMap map(spec.groups, keys, 1);
     for (std::int64_t g = 0; g < map.groups() && map.groups() <= kMostGroups; ++g) groups.push_back(map.member_rows(g));
   }
-  for (const std::int64_t tile : {std::int64_t{recipe.k_block}, std::int64_t{64}, std::int64_t{128}}) {
+  for (const std::int64_t tile :
+       {std::int64_t{recipe.k_block}, std::int64_t{64}, std::int64_t{128}, std::int64_t{32}, std::int64_t{16}}) {
     for (std::int64_t first = 0; first < keys; first += tile)
       groups.push_back(range(first, std::min(first + tile, keys)));
   }
@@ -493,11 +521,11 @@ std::vector<double> unscaled_part(const Suspect& suspect, const ScoreRows& s) {
 /// Close enough that one of them is nearer to any factor off by some percent than 1 is.
 constexpr double kCoarseFactors[] = {0.0, 0.25, 0.5, 0.75, 0.9, 0.97, 1.03, 1.1, 1.4, 2.0, 4.0};
 
-/// One group of keys with other scores. A coarse factor decides which group is worth a search.
-void key_scale(Suspect& suspect, const ScoreRows& s) {
+/// One group of keys with other scores, all but `unscaled` of them. A coarse factor decides which group is worth a
+/// search.
+void key_scale(Suspect& suspect, const ScoreRows& s, const std::vector<double>& unscaled) {
   std::vector<std::int64_t> best;
   double smallest = kInfinity;
-  const std::vector<double> unscaled = unscaled_part(suspect, s);
   const auto weight = [&s, &unscaled](double factor) {
     return [&s, &unscaled, factor](Eigen::Index r, std::int64_t j) {
       const double left = unscaled[static_cast<std::size_t>(r)];
@@ -565,28 +593,60 @@ void value_scale(Suspect& suspect, const ScoreRows& s, std::int64_t tile) {
 
 // ---- The rest ----
 
+/// Row factors are row sums when they leave so much of their logarithms, root mean square.
+constexpr double kLikeRowSums = 0.3;
+
+std::string undivided_text(double scale) {
+  if (scale == 1) return "o is not divided by the row sum";
+  return fmt::format("o is neither divided by the row sum nor by P's scale {}", scale);
+}
+
 void missing_division(Suspect& suspect, const ScoreRows& s) {
-  suspect.offer(s.unnormalised(), "missing 1/l", [] { return "o is not divided by the row sum"; });
+  suspect.offer(s.unnormalised(), "missing 1/l", [] { return undivided_text(1); });
   const double p_scale = attention::resolved_p_scale(suspect.recipe());
   for (const double scale : {p_scale, 448.0, 127.0}) {
     if (scale == 1) continue;
-    suspect.offer(s.unnormalised() * scale, "missing 1/l",
-                  [scale] { return fmt::format("o is neither divided by the row sum nor by P's scale {}", scale); });
+    suspect.offer(s.unnormalised() * scale, "missing 1/l", [scale] { return undivided_text(scale); });
   }
 }
 
-/// A factor of its own for each row: what is left when no cause of wrong row sums fits.
-void row_factors(Suspect& suspect) {
+/// The scale times which each row's factor is nearly its row sum; nothing if none is. A kernel's row sum is relative to
+/// its own maximum, which a noisy recipe may have off by some tenths.
+std::optional<double> row_sum_scale(const Suspect& suspect, const ScoreRows& s, const std::vector<double>& factors) {
+  std::optional<double> best;
+  double least = kLikeRowSums * kLikeRowSums;
+  for (const double scale : {1.0, attention::resolved_p_scale(suspect.recipe()), 448.0, 256.0, 127.0}) {
+    double all = 0, left = 0;
+    for (Eigen::Index r = 0; r < s.rows(); ++r) {
+      const double factor = factors[static_cast<std::size_t>(r)];
+      if (!(s.sum(r) > 0)) continue;
+      if (!(factor > 0)) return std::nullopt;
+      const double as_it_is = elementary::log(factor), divided = elementary::log(factor / (scale * s.sum(r)));
+      all += as_it_is * as_it_is;
+      left += divided * divided;
+    }
+    if (!(left < least * all)) continue;
+    least = left / all;
+    best = scale;
+  }
+  return best;
+}
+
+/// A factor of its own for each row: one not divided by a row sum, or what is left when no cause of wrong ones fits.
+void row_factors(Suspect& suspect, const ScoreRows& s) {
   MatrixD scaled = suspect.reference();
-  double least = kInfinity, most = -kInfinity;
+  std::vector<double> factors;
   for (Eigen::Index r = 0; r < scaled.rows(); ++r) {
     const double square = scaled.row(r).squaredNorm();
-    const double factor = square > 0 ? suspect.output().row(r).dot(scaled.row(r)) / square : 1;
-    scaled.row(r) *= factor;
-    least = std::min(least, factor);
-    most = std::max(most, factor);
+    factors.push_back(square > 0 ? suspect.output().row(r).dot(scaled.row(r)) / square : 1);
+    scaled.row(r) *= factors.back();
   }
-  suspect.offer(scaled, "wrong row sums", [&] {
+  if (const std::optional<double> scale = row_sum_scale(suspect, s, factors)) {
+    suspect.offer(scaled, "missing 1/l", [&] { return undivided_text(*scale); });
+    return;
+  }
+  const auto [least, most] = std::minmax_element(factors.begin(), factors.end());
+  suspect.offer(scaled, "wrong row sums", [least = *least, most = *most] {
     return fmt::format("each row is a multiple of what it should be, {:.4g} to {:.4g} times: the row sums are wrong",
                        least, most);
   });
@@ -636,6 +696,7 @@ void missing_correction(Suspect& suspect, const ScoreRows& s) {
 void suspect_scores(Suspect& suspect) {
   const ScoreRows s(suspect);
   masks(suspect, s);
+  emulated_masks(suspect);
   turned_masks(suspect, s);
   mask_ignored(suspect);
   missed_keys(suspect, s);
@@ -659,9 +720,11 @@ void suspect_scores(Suspect& suspect) {
   if (suspect.hidden()) return power_of_two_scales(suspect, s);
   sliding_window(suspect, s);
   score_factor(suspect, s);
-  key_scale(suspect, s);
+  const std::vector<double> part = unscaled_part(suspect, s), none(part.size(), 0.0);
+  key_scale(suspect, s, part);
+  if (part != none) key_scale(suspect, s, none);
   for (const std::int64_t tile : tiles) value_scale(suspect, s, tile);
-  row_factors(suspect);
+  row_factors(suspect, s);
 }
 
 }  // namespace qattn::lab

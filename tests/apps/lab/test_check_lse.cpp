@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "apps/checked_dump.h"
+#include "attention/pipeline.h"
 
 using namespace qattn;
 using io::testing::contains;
@@ -187,4 +188,37 @@ TEST_CASE("an lse that the tolerance refuses says whether its recipe is as far o
   CHECK(contains(fine, "the recipe's arithmetic does not explain it; --lse-tolerance 0.0022 would let"));
   CHECK(reason("fa2-fp16", 0.00213, 0.0022).empty());
   CHECK(contains(reason("fa2-fp16", 1.7), "no --lse-tolerance that would let it pass is worth anything"));
+}
+
+TEST_CASE("an lse off by a constant or a factor is named under recipes that smooth K, with its mean and without") {
+  const std::vector<PlainHead>& heads = three_heads();
+  for (const char* name : {"sage2-8b", "sage2-4b", "sage3-nvfp4"}) {
+    const attention::Recipe recipe = lab::with_overrides(lab::load_recipe(name), {{"o_format", "fp16"}});
+    std::vector<PlainOutput> right;
+    for (const PlainHead& head : heads) {
+      const attention::Output own = attention::run_recipe(testing::problem_of(head), recipe, format::kFP16);
+      right.push_back({own.o, own.lse});
+    }
+    for (const bool without_mean : {false, true}) {
+      const auto named = [&](const std::string& diagnosis, const std::string& detail, const auto& change) {
+        CAPTURE(name, without_mean, detail);
+        std::vector<PlainOutput> outputs = right;
+        for (std::size_t h = 0; h < heads.size(); ++h) {
+          const Eigen::RowVectorXd mean = heads[h].k.colwise().mean();
+          for (std::size_t i = 0; i < outputs[h].lse.size(); ++i) {
+            const double shift = heads[h].sm_scale * heads[h].q.row(static_cast<Eigen::Index>(i)).dot(mean);
+            outputs[h].lse[i] = change(outputs[h].lse[i] - (without_mean ? shift : 0));
+          }
+        }
+        const lab::Json row = row_of(verdict(outputs, {}, heads, name), 1, "lse");
+        CHECK(row["passed"] == false);
+        CHECK(row["diagnosis"] == diagnosis);
+        CHECK(contains(row["reason"].get<std::string>(), detail));
+        CHECK(contains(row["reason"].get<std::string>(), without_mean ? "without the K-mean shift" : "in base e"));
+      };
+      named("constant added to LSE", "lse is +1 from", [](double x) { return x + 1; });
+      named("constant added to LSE", "lse is -5 from", [](double x) { return x - 5; });
+      named("constant factor of LSE", "ln 2 is in it", [](double x) { return x * std::log(2.0); });
+    }
+  }
 }

@@ -1,7 +1,10 @@
 // check_dump: each deliberately broken output fails and is named.
 #include <cmath>
+#include <functional>
 
 #include "apps/checked_dump.h"
+#include "attention/pipeline.h"
+#include "lab/dump_set.h"
 
 using namespace qattn;
 using io::testing::contains;
@@ -198,4 +201,99 @@ TEST_CASE("an error that nothing known explains is located, and NaN is counted")
   const lab::CheckResult bad = verdict(outputs);
   CHECK(row_of(bad, 2)["nan_count"] == 1);
   CHECK(contains(bad.details[0], "1 NaN and 0 Inf, the first in row 17, channel 4"));
+}
+
+namespace {
+
+/// Two heads of a language model, 320 tokens: neighbouring rows are alike, scores are large.
+const std::vector<PlainHead>& model_heads() {
+  static const std::vector<PlainHead> all = [] {
+    const lab::DumpSet set(
+        {{std::string(QATTN_SOURCE_DIR) + "/data/real/smollm2_1.h5"}, "layer_06", lab::HeadRange{0, 2}});
+    std::vector<PlainHead> heads;
+    for (const std::int64_t head : {0, 1}) {
+      const attention::Problem problem = set.read(set.calls()[0], 0, head)[0].problem;
+      heads.push_back({problem.q.topRows(320), problem.k.topRows(320), problem.v.topRows(320), problem.sm_scale});
+    }
+    return heads;
+  }();
+  return all;
+}
+
+struct Mistake {
+  const char* name;
+  const char* detail;
+  std::function<void(PlainOutput&, const PlainHead&)> change;  ///< of what a right kernel returns for head 1
+};
+
+/// Every mistake in head 1 of outputs that are the recipe's own is named, and the outputs without one pass.
+void named_under(const std::string& name, const std::vector<Mistake>& mistakes) {
+  const attention::Recipe recipe = lab::with_overrides(lab::load_recipe(name), {{"o_format", "fp16"}});
+  const io::Attributes attributes = {{"is_causal", true}, {"sm_scale", model_heads()[0].sm_scale}};
+  std::vector<PlainOutput> right;
+  for (const PlainHead& head : model_heads()) {
+    attention::Problem problem = testing::problem_of(head);
+    problem.is_causal = true;
+    const attention::Output own = attention::run_recipe(problem, recipe, format::kFP16);
+    right.push_back({own.o, own.lse});
+  }
+  CHECK(verdict(right, attributes, model_heads(), name).passed);
+  for (const Mistake& mistake : mistakes) {
+    CAPTURE(name, mistake.name, mistake.detail);
+    std::vector<PlainOutput> outputs = right;
+    mistake.change(outputs[1], model_heads()[1]);
+    check_named(verdict(outputs, attributes, model_heads(), name), 1, mistake.name, mistake.detail);
+  }
+}
+
+/// o times the row sum that the kernel itself has, whose logarithm is lse less its maximum.
+void undivided(PlainOutput& output, const PlainHead& head) {
+  for (Eigen::Index i = 0; i < output.o.rows(); ++i) {
+    double max = -testing::kInfinity;
+    for (Eigen::Index j = 0; j <= i; ++j) max = std::max(max, head.sm_scale * head.q.row(i).dot(head.k.row(j)));
+    output.o.row(i) *= std::exp(output.lse[static_cast<std::size_t>(i)] - max);
+  }
+}
+
+void roll(PlainOutput& output, std::int64_t by) {
+  const MatrixD o = output.o;
+  for (Eigen::Index i = 0; i < o.rows(); ++i) output.o.row((i + by + o.rows()) % o.rows()) = o.row(i);
+}
+
+}  // namespace
+
+TEST_CASE("mistakes keep their names under recipes that lose much") {
+  for (const char* recipe : {"sage2-8b", "sage2-4b", "sage3-nvfp4", "fa3-fp8"}) {
+    named_under(recipe,
+                {{"missing 1/l", "not divided by the row sum", undivided},
+                 {"negated output", "minus what it should be", [](PlainOutput& o, const PlainHead&) { o.o *= -1; }},
+                 {"permuted rows", "row -1 away", [](PlainOutput& o, const PlainHead&) { roll(o, 1); }},
+                 {"permuted rows", "row +1 away", [](PlainOutput& o, const PlainHead&) { roll(o, -1); }},
+                 {"one wrong scale group", "the scores of keys 64 to 79", [&](PlainOutput& o, const PlainHead& head) {
+                    PlainHead wrong = head;
+                    wrong.k.middleRows(64, 16) *= 2;
+                    attention::Problem problem = testing::problem_of(wrong);
+                    problem.is_causal = true;
+                    o.o = attention::run_recipe(problem, lab::load_recipe(recipe), format::kFP16).o;
+                  }}});
+  }
+}
+
+TEST_CASE("a top-left mask used as bottom-right keeps its name where all rows see much the same keys") {
+  std::vector<PlainHead> heads = model_heads();
+  for (PlainHead& head : heads) head.q = MatrixD(head.q.bottomRows(60));
+  for (const char* name : {"sage2-8b", "sage3-nvfp4"}) {
+    const attention::Recipe recipe = lab::with_overrides(lab::load_recipe(name), {{"o_format", "fp16"}});
+    std::vector<PlainOutput> outputs;
+    for (const PlainHead& head : heads) {
+      attention::Problem problem = testing::problem_of(head);
+      problem.is_causal = true;
+      outputs.push_back({attention::run_recipe(problem, recipe, format::kFP16).o, {}});
+    }
+    const io::Attributes attributes = {
+        {"is_causal", true}, {"causal_align", std::string("bottom_right")}, {"sm_scale", heads[0].sm_scale}};
+    CAPTURE(name);
+    check_named(verdict(outputs, attributes, heads, name), 1, "wrong mask",
+                "top-left causal mask used as bottom-right");
+  }
 }
