@@ -205,18 +205,24 @@ TEST_CASE("an error that nothing known explains is located, and NaN is counted")
 
 namespace {
 
-/// Two heads of a language model, 320 tokens: neighbouring rows are alike, scores are large.
-const std::vector<PlainHead>& model_heads() {
-  static const std::vector<PlainHead> all = [] {
-    const lab::DumpSet set(
-        {{std::string(QATTN_SOURCE_DIR) + "/data/real/smollm2_1.h5"}, "layer_06", lab::HeadRange{0, 2}});
-    std::vector<PlainHead> heads;
-    for (const std::int64_t head : {0, 1}) {
-      const attention::Problem problem = set.read(set.calls()[0], 0, head)[0].problem;
-      heads.push_back({problem.q.topRows(320), problem.k.topRows(320), problem.v.topRows(320), problem.sm_scale});
+/// The first `tokens` tokens of real heads, one or more in each call.
+std::vector<PlainHead> real_heads(const std::string& file, const std::string& calls, std::int64_t count,
+                                  std::int64_t tokens) {
+  const lab::DumpSet set({{std::string(QATTN_SOURCE_DIR) + "/data/real/" + file}, calls, lab::HeadRange{0, count}});
+  std::vector<PlainHead> heads;
+  for (const lab::SelectedCall& call : set.calls()) {
+    for (std::int64_t head = 0; head < count; ++head) {
+      const attention::Problem problem = set.read(call, 0, head)[0].problem;
+      heads.push_back(
+          {problem.q.topRows(tokens), problem.k.topRows(tokens), problem.v.topRows(tokens), problem.sm_scale});
     }
-    return heads;
-  }();
+  }
+  return heads;
+}
+
+/// Two heads of a language model: neighbouring rows are alike, scores are large.
+const std::vector<PlainHead>& model_heads() {
+  static const std::vector<PlainHead> all = real_heads("smollm2_1.h5", "layer_06", 2, 320);
   return all;
 }
 
@@ -280,8 +286,8 @@ TEST_CASE("mistakes keep their names under recipes that lose much") {
 }
 
 TEST_CASE("a top-left mask used as bottom-right keeps its name where all rows see much the same keys") {
-  std::vector<PlainHead> heads = model_heads();
-  for (PlainHead& head : heads) head.q = MatrixD(head.q.bottomRows(60));
+  std::vector<PlainHead> heads = real_heads("kwt1_qkv.h5", "layer_0[01]", 1, 99);
+  for (PlainHead& head : heads) head.q = MatrixD(head.q.bottomRows(35));
   for (const char* name : {"sage2-8b", "sage3-nvfp4"}) {
     const attention::Recipe recipe = lab::with_overrides(lab::load_recipe(name), {{"o_format", "fp16"}});
     std::vector<PlainOutput> outputs;
