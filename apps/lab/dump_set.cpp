@@ -186,15 +186,19 @@ double DumpSet::descale(const SelectedCall& selected, const std::string& dataset
   return readers_[selected.file].descale(*selected.call, dataset, batch, kv_head);
 }
 
+std::string bad_inputs(const HeadProblem& part) {
+  std::string all;
+  for (const std::string& found :
+       {first_bad(part.problem.q, "q", part.first_row), first_bad(part.problem.k, "k", part.first_key),
+        first_bad(part.problem.v, "v", part.first_key), part.problem.mask ? first_bad_in_mask(part) : ""}) {
+    if (!found.empty()) all += (all.empty() ? "" : ", ") + found;
+  }
+  return all;
+}
+
 std::string first_bad_input(const std::vector<HeadProblem>& head) {
   for (const HeadProblem& part : head) {
-    for (const std::string& found :
-         {first_bad(part.problem.q, "q", part.first_row), first_bad(part.problem.k, "k", part.first_key),
-          first_bad(part.problem.v, "v", part.first_key)}) {
-      if (!found.empty()) return found;
-    }
-    const std::string found = part.problem.mask ? first_bad_in_mask(part) : "";
-    if (!found.empty()) return found;
+    if (std::string found = bad_inputs(part); !found.empty()) return found;
   }
   return "";
 }

@@ -76,8 +76,12 @@ class DumpSet {
   std::vector<SelectedCall> calls_;
 };
 
-/// The first NaN or Inf of q, k or v, as "v[token 3, channel 5] is NaN", or NaN or +Inf of an additive mask, as
-/// "mask[row 2, column 4] is NaN"; empty when there is none.
+/// The first NaN or Inf of each of q, k and v, as "q[token 9, channel 0] is Inf, v[token 3, channel 5] is NaN", and the
+/// first NaN or +Inf of an additive mask, as "mask[row 2, column 4] is NaN"; empty when there is none. Tokens are the
+/// call's.
+std::string bad_inputs(const HeadProblem& part);
+
+/// bad_inputs() of the first part that has any.
 std::string first_bad_input(const std::vector<HeadProblem>& head);
 
 }  // namespace qattn::lab

@@ -38,19 +38,29 @@ std::optional<Place> first_nonfinite(const MatrixD& values) {
 
 std::string_view kind_of(double x) { return std::isnan(x) ? "NaN" : "Inf"; }
 
-std::optional<NanOrigin> in_input(std::string_view name, const MatrixD& values) {
-  const auto bad = first_nonfinite(values);
-  if (!bad) return std::nullopt;
-  const std::string detail = fmt::format("input {}[token {}, channel {}] is {}", name, bad->row, bad->column,
-                                         kind_of(values(bad->row, bad->column)));
-  return NanOrigin{"input", bad->row, bad->column, "input", detail};
+/// A NaN or Inf of q, k, v or the mask; the place is that of the first in q, else in k, else in v.
+std::optional<NanOrigin> in_inputs(const HeadProblem& part) {
+  const std::string inputs = bad_inputs(part);
+  if (inputs.empty()) return std::nullopt;
+  NanOrigin origin{"input", {}, {}, "input", "input " + inputs};
+  for (const auto& [values, first] :
+       {std::pair(&part.problem.q, part.first_row), std::pair(&part.problem.k, part.first_key),
+        std::pair(&part.problem.v, part.first_key)}) {
+    const auto bad = first_nonfinite(*values);
+    if (!bad) continue;
+    origin.row = first + bad->row;
+    origin.channel = bad->column;
+    break;
+  }
+  return origin;
 }
 
-/// A scale that is zero or not finite, by row or by channel.
-std::optional<NanOrigin> in_scales(std::string_view name, const std::vector<float>& scales, bool by_row) {
+/// A scale that is zero or not finite, by row, of which the first is token `first`, or by channel.
+std::optional<NanOrigin> in_scales(std::string_view name, const std::vector<float>& scales, bool by_row,
+                                   std::int64_t first) {
   const auto bad = std::find_if(scales.begin(), scales.end(), [](float x) { return x == 0 || !std::isfinite(x); });
   if (bad == scales.end()) return std::nullopt;
-  const auto index = static_cast<std::int64_t>(bad - scales.begin());
+  const std::int64_t index = static_cast<std::int64_t>(bad - scales.begin()) + (by_row ? first : 0);
   NanOrigin origin{fmt::format("scale of {}", name), {}, {}, *bad == 0 ? "zero scale" : "overflow", {}};
   (by_row ? origin.row : origin.channel) = index;
   const std::string_view axis = by_row ? "token" : "channel";
@@ -61,9 +71,10 @@ std::optional<NanOrigin> in_scales(std::string_view name, const std::vector<floa
   return origin;
 }
 
-std::optional<NanOrigin> in_operand(std::string_view name, const attention::Stored& stored) {
-  if (auto origin = in_scales(name, stored.row_scale, true)) return origin;
-  if (auto origin = in_scales(name, stored.column_scale, false)) return origin;
+/// A scale or element of an operand whose first row is token `first`.
+std::optional<NanOrigin> in_operand(std::string_view name, const attention::Stored& stored, std::int64_t first) {
+  if (auto origin = in_scales(name, stored.row_scale, true, first)) return origin;
+  if (auto origin = in_scales(name, stored.column_scale, false, 0)) return origin;
   MatrixD values = stored.values;
   if (values.size() == 0) {
     values.resize(stored.codes.rows(), stored.codes.cols());
@@ -72,9 +83,9 @@ std::optional<NanOrigin> in_operand(std::string_view name, const attention::Stor
   }
   const auto bad = first_nonfinite(values);
   if (!bad) return std::nullopt;
-  return NanOrigin{fmt::format("operand {}", name), bad->row, bad->column, "overflow",
-                   fmt::format("{}[token {}, channel {}] is {} once it is stored{}", name, bad->row, bad->column,
-                               kind_of(values(bad->row, bad->column)),
+  return NanOrigin{fmt::format("operand {}", name), first + bad->row, bad->column, "overflow",
+                   fmt::format("{}[token {}, channel {}] is {} once it is stored{}", name, first + bad->row,
+                               bad->column, kind_of(values(bad->row, bad->column)),
                                stored.format != nullptr ? fmt::format(" as {}", stored.format->name) : "")};
 }
 
@@ -103,8 +114,9 @@ std::string overflow_text(const attention::Accumulator& accumulator, const atten
   return "";
 }
 
-std::string qk_overflow(const Problem& problem, const Recipe& recipe, const attention::Operands& operands,
+std::string qk_overflow(const HeadProblem& part, const Recipe& recipe, const attention::Operands& operands,
                         Eigen::Index query) {
+  const Problem& problem = part.problem;
   if (!operands.q.coded() || !operands.k.coded()) return "";
   const attention::Accumulator accumulator = attention::resolve_accumulator(recipe.qk_accumulator, recipe.q, recipe.k);
   const MatrixCodes q = operands.q.codes.middleRows(query, 1);
@@ -114,7 +126,7 @@ std::string qk_overflow(const Problem& problem, const Recipe& recipe, const atte
     attention::PartialSum sum(accumulator, 1, 1);
     const std::string text = overflow_text(accumulator, left, attention::right_side(accumulator, *operands.k.format, k),
                                            sum, problem.q.cols(), 0, "channels", 0);
-    if (!text.empty()) return fmt::format("key {}: {}", key, text);
+    if (!text.empty()) return fmt::format("key {}: {}", part.first_key + key, text);
   }
   return "";
 }
@@ -133,7 +145,8 @@ MatrixCodes p_codes(const Recipe& recipe, const MatrixD& scores, std::int64_t fi
   return codes;
 }
 
-std::string pv_overflow(const Problem& problem, const Recipe& recipe, const attention::Operands& operands, Place bad) {
+std::string pv_overflow(const HeadProblem& part, const Recipe& recipe, const attention::Operands& operands, Place bad) {
+  const Problem& problem = part.problem;
   if (!operands.v.coded() || recipe.p.exact() || recipe.p.micro_scaled()) return "";
   const attention::Accumulator accumulator = attention::resolve_accumulator(recipe.accumulator, recipe.p, recipe.v);
   const MatrixD scores = scores_of(problem, {bad.row});
@@ -152,12 +165,14 @@ std::string pv_overflow(const Problem& problem, const Recipe& recipe, const atte
     const MatrixCodes v = operands.v.codes.middleRows(first, count);
     const std::string text = overflow_text(
         accumulator, attention::left_side(accumulator, *recipe.p.format, p_codes(recipe, scores, first, count, max)),
-        attention::right_side(accumulator, *operands.v.format, v), sum, count, bad.column, "keys", first);
+        attention::right_side(accumulator, *operands.v.format, v), sum, count, bad.column, "keys",
+        part.first_key + first);
     if (!text.empty()) return text;
   }
   return "";
 }
 
+/// `bad` is the call's row.
 NanOrigin product_origin(std::string_view stage, std::string_view accumulator, Place bad, const std::string& where) {
   const bool narrow = accumulator.size() > 4 && accumulator.substr(accumulator.size() - 4) == ".f16";
   return {std::string(stage), bad.row, stage == "P V" ? std::optional<std::int64_t>(bad.column) : std::nullopt,
@@ -167,59 +182,58 @@ NanOrigin product_origin(std::string_view stage, std::string_view accumulator, P
 }
 
 /// Scores that the softmax's type cannot hold: their maximum is Inf, and Inf - Inf is NaN.
-std::optional<NanOrigin> in_scores(const Problem& problem, const Recipe& recipe, Place bad) {
+std::optional<NanOrigin> in_scores(const HeadProblem& part, const Recipe& recipe, Place bad) {
+  const Problem& problem = part.problem;
   if (recipe.softmax != attention::Softmax::f32) return std::nullopt;
   const MatrixD scores = scores_of(problem, {bad.row});
   for (Eigen::Index j = 0; j < problem.visible_keys(bad.row); ++j) {
     const double raw = scores(0, j) / problem.sm_scale;
     if (std::fabs(raw) <= static_cast<double>(std::numeric_limits<float>::max())) continue;
     return NanOrigin{
-        "scores", bad.row, std::nullopt, "Inf - Inf",
+        "scores", part.first_row + bad.row, std::nullopt, "Inf - Inf",
         fmt::format("the score of row {} and key {} is {:.4g}, beyond FP32; the row maximum is Inf, and Inf - "
                     "Inf is NaN",
-                    bad.row, j, raw)};
+                    part.first_row + bad.row, part.first_key + j, raw)};
   }
   return std::nullopt;
 }
 
 }  // namespace
 
-std::optional<NanOrigin> nan_origin(const Problem& problem, const Recipe& recipe, const format::Format& input_format) {
+std::optional<NanOrigin> nan_origin(const HeadProblem& part, const Recipe& recipe, const format::Format& input_format) {
   const FpEnvironment environment;
-  for (const auto& [name, values] :
-       {std::pair("q", &problem.q), std::pair("k", &problem.k), std::pair("v", &problem.v)}) {
-    if (auto origin = in_input(name, *values)) return origin;
-  }
+  const Problem& problem = part.problem;
+  if (auto origin = in_inputs(part)) return origin;
   const std::optional<Place> bad = bad_output(problem, recipe, input_format);
   if (!bad) return std::nullopt;
+  const Place of_call{part.first_row + bad->row, bad->column};
   const attention::Operands operands = attention::prepare_operands(problem, recipe);
-  for (const auto& [name, stored] :
-       {std::pair("Q", &operands.q), std::pair("K", &operands.k), std::pair("V", &operands.v)}) {
-    if (auto origin = in_operand(name, *stored)) return origin;
-  }
+  if (auto origin = in_operand("Q", operands.q, part.first_row)) return origin;
+  if (auto origin = in_operand("K", operands.k, part.first_key)) return origin;
+  if (auto origin = in_operand("V", operands.v, part.first_key)) return origin;
   Recipe exact_qk = recipe;
   exact_qk.qk_accumulator = "exact";
   const std::optional<Place> without_qk = bad_output(problem, exact_qk, input_format);
   if (!without_qk) {
-    return product_origin("Q K^T", recipe.qk_accumulator, *bad, qk_overflow(problem, recipe, operands, bad->row));
+    return product_origin("Q K^T", recipe.qk_accumulator, of_call, qk_overflow(part, recipe, operands, bad->row));
   }
-  if (auto origin = in_scores(problem, recipe, *without_qk)) return origin;
+  if (auto origin = in_scores(part, recipe, *without_qk)) return origin;
   Recipe exact_pv = exact_qk;
   exact_pv.accumulator = "exact";
   const std::optional<Place> without_pv = bad_output(problem, exact_pv, input_format);
   if (!without_pv) {
-    return product_origin("P V", recipe.accumulator, *bad, pv_overflow(problem, recipe, operands, *bad));
+    return product_origin("P V", recipe.accumulator, of_call, pv_overflow(part, recipe, operands, *bad));
   }
   Recipe wide = exact_pv;
   wide.o_format = &format::kFP32;
   if (!bad_output(problem, wide, input_format)) {
     const format::Format& f = recipe.o_format == nullptr ? input_format : *recipe.o_format;
-    return NanOrigin{"output", bad->row, bad->column, "overflow",
-                     fmt::format("o[row {}, channel {}] is beyond {}, the largest number of {}", bad->row, bad->column,
-                                 format::max_finite(f), f.name)};
+    return NanOrigin{"output", of_call.row, of_call.column, "overflow",
+                     fmt::format("o[row {}, channel {}] is beyond {}, the largest number of {}", of_call.row,
+                                 of_call.column, format::max_finite(f), f.name)};
   }
-  return NanOrigin{"softmax", bad->row, bad->column, "unknown",
-                   fmt::format("the softmax of row {} is not finite", bad->row)};
+  return NanOrigin{"softmax", of_call.row, of_call.column, "unknown",
+                   fmt::format("the softmax of row {} is not finite", of_call.row)};
 }
 
 namespace {
@@ -253,7 +267,7 @@ std::string matching_change(const CheckedHead& head, const Recipe& recipe, const
       continue;
     }
     for (const HeadProblem& part : head.parts) {
-      const std::optional<NanOrigin> origin = nan_origin(part.problem, changed, input_format);
+      const std::optional<NanOrigin> origin = nan_origin(part, changed, input_format);
       if (!origin) continue;
       const MatrixD o = attention::run_recipe(part.problem, changed, input_format).o;
       const Pattern other = pattern_of(o.leftCols(head.channels()));
@@ -274,7 +288,7 @@ bool sees_no_key(const CheckedHead& head, std::int64_t row) {
 std::string explain_nonfinite(const CheckedHead& head, const Recipe& recipe, const format::Format& input_format,
                               std::string& name) {
   for (const HeadProblem& part : head.parts) {
-    if (const std::optional<NanOrigin> origin = nan_origin(part.problem, recipe, input_format)) {
+    if (const std::optional<NanOrigin> origin = nan_origin(part, recipe, input_format)) {
       name = origin->cause;
       return fmt::format("{} itself makes it in stage {}: {}", recipe.name, origin->stage, origin->detail);
     }

@@ -5,9 +5,9 @@
 #include <optional>
 #include <string>
 
-#include "attention/problem.h"
 #include "attention/recipe.h"
 #include "lab/checked_head.h"
+#include "lab/dump_set.h"
 
 namespace qattn::lab {
 
@@ -19,7 +19,8 @@ struct NanOrigin {
 };
 
 /// The first stage at which `recipe` itself makes a NaN or Inf of this problem; nothing when its output is finite.
-std::optional<NanOrigin> nan_origin(const attention::Problem& problem, const attention::Recipe& recipe,
+/// Tokens, rows and keys are counted as the call of `part` counts them.
+std::optional<NanOrigin> nan_origin(const HeadProblem& part, const attention::Recipe& recipe,
                                     const format::Format& input_format);
 
 /// Why a head's o has NaN or Inf, in a sentence, with a short name for it in `name`: the recipe's own origin, or that

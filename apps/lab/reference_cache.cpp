@@ -87,14 +87,19 @@ std::optional<Output> load(const std::string& path, const Problem& problem, std:
   }
 }
 
-void store(const std::string& path, const Output& output, std::string_view key) {
+/// Why the output was not kept; empty when it was. A cache that cannot be written is no cache, the result is not
+/// touched.
+std::string store(const std::string& path, const Output& output, std::string_view key) {
   try {
     std::error_code failed;
-    fs::create_directories(fs::path(path).parent_path(), failed);
-    if (!failed) io::write_file(path, packed(output, key));
-  } catch (const Error&) {
-    // A cache that cannot be written is no cache; the result is not touched.
+    const std::string folder = fs::path(path).parent_path().string();
+    fs::create_directories(folder, failed);
+    if (failed) return folder + ": " + failed.message();
+    io::write_file(path, packed(output, key));
+  } catch (const Error& error) {
+    return error.what();
   }
+  return "";
 }
 
 }  // namespace
@@ -111,8 +116,16 @@ Output ReferenceCache::reference(const Problem& problem) const {
     return *std::move(kept);
   }
   Output output = attention::reference_attention(problem);
-  store(path, output, key);
+  if (const std::string reason = store(path, output, key); !reason.empty()) {
+    const std::lock_guard lock(mutex_);
+    if (trouble_.empty()) trouble_ = reason;
+  }
   return output;
+}
+
+std::string ReferenceCache::trouble() const {
+  const std::lock_guard lock(mutex_);
+  return trouble_;
 }
 
 std::string ReferenceCache::default_folder() {

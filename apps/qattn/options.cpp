@@ -106,6 +106,13 @@ lab::ReferenceCache CacheOptions::open() const {
   return lab::ReferenceCache(folder.empty() ? lab::ReferenceCache::default_folder() : folder);
 }
 
+void CacheOptions::remark(const lab::ReferenceCache& references) const {
+  // Nobody asked for the default folder.
+  if (const std::string trouble = references.trouble(); !folder.empty() && !trouble.empty()) {
+    fmt::print(stderr, "qattn: --cache: {}; references were computed and are not kept\n", trouble);
+  }
+}
+
 void add_cache_options(CLI::App& command, CacheOptions& options) {
   CLI::Option* folder = command.add_option("--cache", options.folder,
                                            "where float64 references of long calls are kept; default: "
@@ -178,6 +185,7 @@ lab::RunResult run_with_progress(const lab::DumpSet& dumps, const std::vector<la
     options.cancelled = InterruptGuard::requested;
     result = lab::run_trials(dumps, trials, options);
   }
+  if (!output.quiet) work.cache.remark(references);
   tell_bad_outputs(result.bad);
   return result;
 }

@@ -54,6 +54,8 @@ struct CacheOptions {
   bool off = false;
 
   lab::ReferenceCache open() const;
+  /// Says on stderr that the folder of --cache could not keep a reference, and why.
+  void remark(const lab::ReferenceCache& references) const;
 };
 
 void add_cache_options(CLI::App& command, CacheOptions& options);

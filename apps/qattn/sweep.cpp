@@ -155,6 +155,7 @@ int run(const Options& options) {
                measured, missing, lab::journal_path(config.output));
     throw;
   }
+  if (!options.output.quiet) options.cache.remark(references);
   lab::Json context = context_of(config.file, results, plan.configuration);
   context["results"] = config.output;
   context["cells"] = results.cells.size();

@@ -39,7 +39,22 @@ std::string_view argument_names() {
   return names;
 }
 
+/// Throws Error(usage), as for a wrong value, for an argument "recipe_KEY" whose KEY is none of the recipe's: it may
+/// decide what is not known here.
+void check_arguments(const Call& call) {
+  for (const auto& [name, value] : call.arguments) {
+    if (!name.starts_with(kPrefix)) continue;
+    const std::string_view key = std::string_view(name).substr(kPrefix.size());
+    const auto known = attention::recipe_keys();
+    if (std::any_of(known.begin(), known.end(), [key](const RecipeKey& x) { return x.name == key; })) continue;
+    throw Error(ErrorKind::usage, fmt::format("qattn_attention: attribute '{}' names no recipe key; `qattn recipes "
+                                              "--keys` has them, and a newer version may have more",
+                                              name));
+  }
+}
+
 Recipe recipe_of(const Call& call) {
+  check_arguments(call);
   Recipe recipe;
   recipe.name = "qattn_attention";
   for (const RecipeKey& key : attention::recipe_keys()) {

@@ -115,6 +115,12 @@ TEST_CASE("The first NaN or Inf of the inputs is located") {
   });
   const lab::DumpSet set({{folder / "a.h5"}, "", {}});
   CHECK(lab::first_bad_input(set.read(set.calls()[0], 0, 0)) == "v[token 3, channel 5] is NaN");
+  // Either may be what made the first NaN of an output.
+  lab::HeadProblem part = set.read(set.calls()[0], 0, 0).front();
+  part.problem.q(5, 1) = std::numeric_limits<double>::infinity();
+  part.first_row = 40;
+  part.first_key = 60;
+  CHECK(lab::bad_inputs(part) == "q[token 45, channel 1] is Inf, v[token 63, channel 5] is NaN");
   write_tiny_dump(folder / "b.h5", {"c"});
   const lab::DumpSet good({{folder / "b.h5"}, "", {}});
   CHECK(lab::first_bad_input(good.read(good.calls()[0], 0, 0)).empty());

@@ -17,8 +17,10 @@ attention::Problem problem_of(std::int64_t queries = 40, std::int64_t keys = 80)
 }
 
 std::optional<lab::NanOrigin> origin(const attention::Problem& problem, const std::string& recipe,
-                                     const std::vector<lab::Override>& changes = {}) {
-  return lab::nan_origin(problem, lab::with_overrides(lab::load_recipe(recipe), changes), format::kFP16);
+                                     const std::vector<lab::Override>& changes = {}, std::int64_t first_row = 0,
+                                     std::int64_t first_key = 0) {
+  return lab::nan_origin({problem, first_row, first_key}, lab::with_overrides(lab::load_recipe(recipe), changes),
+                         format::kFP16);
 }
 
 /// A head of which the kernel returned `o`, under a recipe that is finite.
@@ -79,7 +81,7 @@ TEST_CASE("scores beyond FP32, a cast that overflows, and an output that its for
   CHECK(cast->stage == "operand Q");
   attention::Recipe plain;
   plain.name = "plain";
-  const auto scores = lab::nan_origin(problem, plain, format::kFP32);
+  const auto scores = lab::nan_origin({problem, 0, 0}, plain, format::kFP32);
   REQUIRE(scores);
   CHECK(scores->stage == "scores");
   CHECK(scores->cause == "Inf - Inf");
@@ -89,6 +91,41 @@ TEST_CASE("scores beyond FP32, a cast that overflows, and an output that its for
   REQUIRE(output);
   CHECK(output->stage == "output");
   CHECK(contains(output->detail, "65504"));
+}
+
+TEST_CASE("in a packed sequence tokens, rows and keys are the call's") {
+  attention::Problem problem = problem_of();
+  problem.q(2, 1) = std::nan("");
+  problem.k(7, 3) = std::nan("");
+  const auto input = origin(problem, "sage2-8b", {}, 100, 300);
+  REQUIRE(input);
+  CHECK(input->detail == "input q[token 102, channel 1] is NaN, k[token 307, channel 3] is NaN");
+  CHECK(input->row == 102);
+  problem = problem_of();
+  problem.v.row(3) *= 1e20;
+  const auto cast = origin(problem, "fa2-fp16", {}, 100, 300);
+  REQUIRE(cast);
+  CHECK(contains(cast->detail, "V[token 303, channel 0] is Inf once it is stored"));
+  problem = problem_of();
+  problem.q.setZero();
+  problem.v.setConstant(4000);
+  const auto product = origin(problem, "sage1-B", {}, 100, 300);
+  REQUIRE(product);
+  CHECK(product->row == 100);
+  CHECK(contains(product->detail, "in row 100, channel 0: the partial sum is 64000 before keys 316 to "));
+  attention::Recipe plain;
+  plain.name = "plain";
+  problem = problem_of();
+  problem.q *= 1e20;
+  problem.k *= 1e20;
+  const auto scores = lab::nan_origin({problem, 100, 300}, plain, format::kFP32);
+  REQUIRE(scores);
+  CHECK(contains(scores->detail, "the score of row 100 and key 300 is"));
+  problem = problem_of();
+  problem.v.setConstant(1e5);
+  const auto output = origin(problem, "exact", {{"o_format", "fp16"}}, 100, 300);
+  REQUIRE(output);
+  CHECK(contains(output->detail, "o[row 100, channel 0] is beyond"));
 }
 
 TEST_CASE("where the recipe is finite the pattern tells: rows without keys, a zero channel, something else") {

@@ -131,6 +131,10 @@ TEST_CASE("a place that cannot hold files, a small problem and no folder mean co
     CHECK(same(cache.reference(problem), computed));
     CHECK(same(cache.reference(problem), computed));
     CHECK(cache.hits() == 0);
+    const bool unusable = place == folder / "file/below" || place == "/proc/none";
+    INFO(place << ": " << cache.trouble());
+    CHECK(cache.trouble().empty() == !unusable);
+    CHECK(cache.trouble().find(unusable ? place + ": " : "") == 0);
   }
   CHECK(!fs::exists(folder / "kept"));
 }

@@ -195,3 +195,19 @@ TEST_CASE("One V channel of zeros and one token run through") {
   CHECK(propagated.status == 1);
   CHECK(has(propagated.err, "channel 3; the inputs are finite"));
 }
+
+TEST_CASE("A folder of --cache that cannot keep references is remarked once, and the run passes") {
+  const ScratchFolder folder;
+  const TinyShape long_enough{1, 2, 1, 2048, 32};  // references of fewer multiply-adds are not kept anyway
+  write_tiny_dump(folder / "a.h5", {"c"}, long_enough);
+  const std::string run = "run " + folder / "a.h5" + " --recipe fp8-tensor --csv ";
+  const std::string cache = "--cache " + folder / "a.h5/below";
+  const Outcome outcome = testing::qattn(folder, run + cache);
+  CHECK(outcome.status == 0);
+  CHECK(testing::is_one_line(outcome.err));
+  CHECK(has(outcome.err, "qattn: --cache: " + folder / "a.h5/below: "));
+  CHECK(testing::qattn(folder, run + cache + " --quiet").err.empty());
+  const Outcome kept = testing::qattn(folder, run + "--cache " + folder / "references");
+  CHECK(kept.err.empty());
+  CHECK(kept.out == outcome.out);
+}

@@ -93,6 +93,21 @@ TEST_CASE("a recipe that no kernel of ours can compute is a prediction, and a wr
   CHECK_THROWS_AS(find_kernel("qattn_attention").run(call), Error);
 }
 
+TEST_CASE("an attribute recipe_KEY whose key is unknown is refused by name, since it may decide something") {
+  Call call = trials(kFile, "qattn_attention").front().call;
+  call.arguments["recipe_name"] = std::string("another name decides nothing");
+  CHECK_NOTHROW(find_kernel("qattn_attention").run(call));
+  call.arguments["recipe_exp3"] = std::string("mufu");
+  std::string message;
+  try {
+    find_kernel("qattn_attention").run(call);
+  } catch (const Error& error) {
+    CHECK(error.kind() == ErrorKind::usage);  // an error of the file where a file says so
+    message = error.what();
+  }
+  CHECK(message.starts_with("qattn_attention: attribute 'recipe_exp3' names no recipe key"));
+}
+
 TEST_CASE("heads of a batch and of a group are the pipeline's, each with its own descale") {
   Call call;
   call.q = make_tensor(format::kFP16, {2, 4, 5, 8});
