@@ -36,7 +36,7 @@ class HeadRecipes {
 
   const HardwareRecipe& common() const { return common_; }
   HardwareRecipe of(const lab::SelectedCall& call, std::int64_t head) const {
-    if (!exceptions_.applies(call.call->path, head)) return common_;
+    if (!exceptions_.rules().applies(call.call->path, head)) return common_;
     return hardware_recipe(exceptions_.effective(call.call->path, head), card());
   }
 

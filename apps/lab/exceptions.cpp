@@ -3,10 +3,12 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <limits>
 
 #include "base/error.h"
 #include "lab/recipe_file.h"
+#include "quant/rotate.h"
 
 namespace qattn::lab {
 namespace {
@@ -27,14 +29,14 @@ std::regex compiled(std::string_view text) {
 
 }  // namespace
 
-Exceptions::Exceptions(const attention::Recipe& recipe) : recipe_(recipe) {
+ExceptionRules::ExceptionRules(std::string_view text) {
   constexpr std::string_view kHeads = " heads ";
-  std::string_view rest = recipe_.exceptions;
-  while (!rest.empty()) {
-    const std::size_t end = rest.find(';');
-    std::string_view rule = trimmed(rest.substr(0, end));
-    rest = end == std::string_view::npos ? std::string_view() : rest.substr(end + 1);
+  while (!text.empty()) {
+    const std::size_t end = text.find(';');
+    std::string_view rule = trimmed(text.substr(0, end));
+    text = end == std::string_view::npos ? std::string_view() : text.substr(end + 1);
     if (rule.empty()) continue;
+    const std::string whole(rule);
     HeadRange heads{0, std::numeric_limits<std::int64_t>::max()};
     if (const std::size_t at = rule.rfind(kHeads); at != std::string_view::npos) {
       heads = parse_heads(std::string(trimmed(rule.substr(at + kHeads.size()))));
@@ -44,8 +46,45 @@ Exceptions::Exceptions(const attention::Recipe& recipe) : recipe_(recipe) {
       throw Error(ErrorKind::usage,
                   fmt::format("exceptions: '{}' names no calls; REGEX heads A:B does, '.' being all of them", rule));
     }
-    rules_.push_back({compiled(rule), heads});
+    rules_.push_back({whole, compiled(rule), heads});
   }
+}
+
+bool ExceptionRules::Rule::finds(std::string_view call, std::int64_t head) const {
+  return head >= heads.first && head < heads.last && std::regex_search(call.begin(), call.end(), calls);
+}
+
+bool ExceptionRules::applies(std::string_view call, std::int64_t head) const {
+  return std::any_of(rules_.begin(), rules_.end(), [&](const Rule& rule) { return rule.finds(call, head); });
+}
+
+Json ExceptionRules::label(std::string_view call, std::int64_t first, std::int64_t count,
+                           std::string_view recipe) const {
+  std::vector<std::int64_t> excepted;
+  for (std::int64_t head = first; head < first + count; ++head) {
+    if (applies(call, head)) excepted.push_back(head);
+  }
+  if (excepted.empty()) return nullptr;
+  if (static_cast<std::int64_t>(excepted.size()) == count) return recipe;
+  return fmt::format("{} in query heads {}", recipe, fmt::join(excepted, ", "));
+}
+
+std::vector<std::string> ExceptionRules::idle(const DumpSet& dumps) const {
+  const std::vector<SelectedCall>& calls = dumps.calls();
+  std::vector<std::string> idle;
+  for (const Rule& rule : rules_) {
+    const bool used = std::any_of(calls.begin(), calls.end(), [&rule](const SelectedCall& call) {
+      for (std::int64_t head = call.first_head; head < call.last_head; ++head) {
+        if (rule.finds(call.call->path, head)) return true;
+      }
+      return false;
+    });
+    if (!used) idle.push_back(rule.text);
+  }
+  return idle;
+}
+
+Exceptions::Exceptions(const attention::Recipe& recipe) : recipe_(recipe), rules_(recipe.exceptions) {
   if (rules_.empty()) return;
   other_ = load_recipe(recipe_.exception_recipe);
   if (!other_.exceptions.empty()) {
@@ -54,16 +93,24 @@ Exceptions::Exceptions(const attention::Recipe& recipe) : recipe_(recipe) {
   other_.o_format = recipe_.o_format;
 }
 
-bool Exceptions::applies(std::string_view call, std::int64_t head) const {
-  for (const Rule& rule : rules_) {
-    if (head < rule.heads.first || head >= rule.heads.last) continue;
-    if (std::regex_search(call.begin(), call.end(), rule.calls)) return true;
-  }
-  return false;
+const attention::Recipe& Exceptions::effective(std::string_view call, std::int64_t head) const {
+  return rules_.applies(call, head) ? other_ : recipe_;
 }
 
-const attention::Recipe& Exceptions::effective(std::string_view call, std::int64_t head) const {
-  return applies(call, head) ? other_ : recipe_;
+std::string Exceptions::misfit(const DumpSet& dumps) const {
+  for (const SelectedCall& call : dumps.calls()) {
+    for (std::int64_t head = call.first_head; head < call.last_head; ++head) {
+      const attention::Recipe& recipe = effective(call.call->path, head);
+      if (recipe.rotation == attention::Rotation::none) continue;
+      try {
+        static_cast<void>(quant::rotation_factor(call.call->head_dim, 1));
+      } catch (const Error& error) {
+        return fmt::format("{}: {}: recipe {}: {}", dumps.files()[call.file], call.call->path, recipe.name,
+                           error.what());
+      }
+    }
+  }
+  return "";
 }
 
 std::string Exceptions::evidence() const {

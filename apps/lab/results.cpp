@@ -16,6 +16,9 @@ namespace qattn::lab {
 namespace {
 
 constexpr std::size_t kNone = static_cast<std::size_t>(-1);
+/// dk and dv, which come last in kOutputs, are of key/value heads.
+constexpr std::size_t kFirstOfGroups = 2;
+static_assert(kOutputs[kFirstOfGroups] == "dk" && kOutputs[kFirstOfGroups + 1] == "dv");
 
 const std::string& digest_of(const Results& results, const ResultCall& call) {
   return results.inputs[call.input].sha256;
@@ -94,6 +97,8 @@ class CallRows {
  public:
   CallRows(const Results& results, std::size_t call, RunResult& out) : results_(results), call_(call), out_(out) {
     whole_.resize(out.summaries.size());
+    for (const ResultRecipe& recipe : results.recipes) rules_.emplace_back(key_of(recipe, "exceptions"));
+    group_size_ = group_size();
   }
 
   void add(const CellId& id, const Cell& cell) {
@@ -128,15 +133,39 @@ class CallRows {
     const std::size_t recipe = place / out_.outputs;
     RowIdentity identity{results_.calls[call_].path, batch_and_head, results_.recipes[recipe].name};
     identity.evidence = results_.recipes[recipe].evidence;
+    if (batch_and_head && !rules_[recipe].empty()) {
+      const bool is_group = place % out_.outputs >= kFirstOfGroups;
+      const std::int64_t size = is_group ? group_size_ : 1;
+      identity.labels["exception"] = rules_[recipe].label(identity.call, batch_and_head->second * size, size,
+                                                          key_of(results_.recipes[recipe], "exception_recipe"));
+    }
     identity.file = results_.inputs[results_.calls[call_].input].file;
     identity.output = kOutputs[place % out_.outputs];
     return row_json(identity, accuracy);
+  }
+
+  static std::string key_of(const ResultRecipe& recipe, const char* key) {
+    const auto found = recipe.keys.find(key);
+    return found == recipe.keys.end() ? "" : found->second;
+  }
+
+  /// Query heads a key/value head. A group's outputs are measured together: there are so many times more of o.
+  std::int64_t group_size() const {
+    std::int64_t of_heads = 0, of_groups = 0;
+    for (auto cell = results_.cells.lower_bound({call_}); cell != results_.cells.end(); ++cell) {
+      if (cell->first.call != call_) break;
+      of_heads += cell->first.output == 0 ? 1 : 0;
+      of_groups += cell->first.output == kFirstOfGroups ? 1 : 0;
+    }
+    return of_groups == 0 ? 1 : std::max<std::int64_t>(1, of_heads / of_groups);
   }
 
   const Results& results_;
   std::size_t call_;
   RunResult& out_;
   std::vector<std::optional<metric::Accuracy>> whole_;
+  std::vector<ExceptionRules> rules_;  ///< of the recipes
+  std::int64_t group_size_ = 1;
 };
 
 }  // namespace

@@ -84,8 +84,8 @@ Cell make_cell(std::size_t source, const metric::Accuracy& accuracy, std::string
 /// Throws Error(input) when the bytes are damaged.
 metric::Accuracy accuracy_of(const Cell& cell);
 
-/// Rows, summaries (one a recipe and output) and outputs that are not finite, as run_trials() gives them, without the
-/// key `exception` of recipes that have exceptions; a whole call's row merges the cells that are there.
+/// Rows, summaries (one a recipe and output) and outputs that are not finite, as run_trials() gives them; a whole
+/// call's row merges the cells that are there.
 RunResult rows_of(const Results& results);
 
 /// The recipes as trials that summary_rows() can name.

@@ -121,14 +121,7 @@ class Collector {
   Json exception_label(const SelectedCall& call, std::size_t t, std::size_t output, std::int64_t head) const {
     const bool is_group = kOutputs[output] == "dk" || kOutputs[output] == "dv";
     const std::int64_t size = is_group ? call.call->q_heads / call.call->kv_heads : 1;
-    std::vector<std::int64_t> excepted;
-    for (std::int64_t h = head * size; h < (head + 1) * size; ++h) {
-      if (exceptions_[t].applies(call.call->path, h)) excepted.push_back(h);
-    }
-    if (excepted.empty()) return nullptr;
-    const std::string& name = trials_[t].recipe.exception_recipe;
-    if (static_cast<std::int64_t>(excepted.size()) == size) return name;
-    return fmt::format("{} in query heads {}", name, fmt::join(excepted, ", "));
+    return exceptions_[t].rules().label(call.call->path, head * size, size, trials_[t].recipe.exception_recipe);
   }
 
   void close_call(std::size_t c, RunResult& result) {
@@ -190,10 +183,30 @@ std::vector<Column> with_labels(std::vector<Column> before, const std::vector<st
 
 }  // namespace
 
+void check_fit(const DumpSet& dumps, std::span<const Trial> trials) {
+  for (const Trial& trial : trials) {
+    for (const attention::Recipe* recipe : {&trial.recipe, trial.reference ? &*trial.reference : nullptr}) {
+      if (recipe == nullptr) continue;
+      if (const std::string why = Exceptions(*recipe).misfit(dumps); !why.empty()) throw Error(ErrorKind::usage, why);
+    }
+  }
+}
+
+std::vector<std::string> idle_exceptions(const DumpSet& dumps, std::span<const Trial> trials) {
+  std::vector<std::string> all;
+  for (const Trial& trial : trials) {
+    for (const std::string& rule : ExceptionRules(trial.recipe.exceptions).idle(dumps)) {
+      all.push_back(fmt::format("{}: exceptions '{}' finds none of the selected heads", trial.recipe.name, rule));
+    }
+  }
+  return all;
+}
+
 RunResult run_trials(const DumpSet& dumps, std::span<const Trial> trials, const RunOptions& options) {
   for (const Trial& trial : trials) {
     attention::validate(trial.recipe);
   }
+  check_fit(dumps, trials);
   check_device(options.device, trials, options.upstream_seed.has_value());
   const Plan plan(trials);
   const bool backward = options.upstream_seed.has_value();
@@ -217,8 +230,10 @@ RunResult run_trials(const DumpSet& dumps, std::span<const Trial> trials, const 
   return collector.finish();
 }
 
-std::vector<Column> row_columns(const std::vector<std::string>& labels) {
-  return with_labels({{"call", "call"}, {"batch", "batch"}, {"head", "head"}, {"recipe", "recipe"}}, labels,
+std::vector<Column> row_columns(const std::vector<std::string>& labels, bool several_files) {
+  std::vector<Column> place = {{"call", "call"}, {"batch", "batch"}, {"head", "head"}, {"recipe", "recipe"}};
+  if (several_files) place.insert(place.begin(), {"file", "file"});
+  return with_labels(std::move(place), labels,
                      {{"reference", "reference"},
                       {"cos_sim", "CosSim", 6},
                       {"rel_l1", "Rel. L1"},

@@ -55,13 +55,22 @@ struct RunResult {
   std::vector<BadOutput> bad;              ///< in the order of the rows
 };
 
+/// Throws Error(usage) with file, call and recipe where a selected head cannot run under a trial (its rotation does not
+/// take the call's head_dim).
+void check_fit(const DumpSet& dumps, std::span<const Trial> trials);
+
+/// "NAME: exceptions 'layer_99' finds none of the selected heads" for each rule of the trials' exceptions that does
+/// not.
+std::vector<std::string> idle_exceptions(const DumpSet& dumps, std::span<const Trial> trials);
+
 /// The unit of work is a (call, batch, head), or a key/value head with its query heads for gradients: its float64
 /// reference is computed once for all trials, trials with the same keys once for all of them, and no more than one unit
 /// a thread is in memory.
 RunResult run_trials(const DumpSet& dumps, std::span<const Trial> trials, const RunOptions& options);
 
 /// The columns of the rows in readable forms, and all keys of a row in order; `labels` are the trials' keys.
-std::vector<Column> row_columns(const std::vector<std::string>& labels);
+/// With `several_files` the file too, since calls of two dumps may have one path.
+std::vector<Column> row_columns(const std::vector<std::string>& labels, bool several_files = false);
 std::vector<std::string> row_keys(const std::vector<std::string>& labels);
 
 /// Two summary rows a trial, "average" and "worst" over calls (each metric's own worst, its call beside it).

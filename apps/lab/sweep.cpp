@@ -190,6 +190,7 @@ void measure_missing(const DumpSet& dumps, std::span<const Trial> trials, const 
 std::string journal_path(const std::string& output) { return output + ".journal"; }
 
 SweepPlan plan_sweep(const DumpSet& dumps, std::span<const Trial> trials, std::optional<std::uint64_t> upstream_seed) {
+  check_fit(dumps, trials);
   SweepPlan plan;
   plan.results = planned_results(dumps, trials, upstream_seed);
   for (const auto& [piece, outputs] : units_of(dumps, upstream_seed.has_value())) {

@@ -47,7 +47,7 @@ int ablate(const Options& options) {
   report.context = run_context("ablate", dumps, ablation.trials, options.work, time.seconds(), device.get());
   report.context["left_out"] = ablation.left_out;
   const std::vector<std::string> columns = options.work.with_output(kLabels);
-  report.columns = lab::row_columns(columns);
+  report.columns = lab::row_columns(columns, dumps.files().size() > 1);
   report.csv_keys = lab::row_keys(kLabels);
   report.rows = result.rows;
   report.row_table = lab::RowTable::text_calls;

@@ -185,9 +185,16 @@ lab::RunResult run_with_progress(const lab::DumpSet& dumps, const std::vector<la
     options.cancelled = InterruptGuard::requested;
     result = lab::run_trials(dumps, trials, options);
   }
-  if (!output.quiet) work.cache.remark(references);
+  if (!output.quiet) {
+    work.cache.remark(references);
+    tell_idle_exceptions(lab::idle_exceptions(dumps, trials));
+  }
   tell_bad_outputs(result.bad);
   return result;
+}
+
+void tell_idle_exceptions(const std::vector<std::string>& idle) {
+  for (const std::string& text : idle) fmt::print(stderr, "qattn: {}\n", text);
 }
 
 void tell_bad_outputs(const std::vector<lab::BadOutput>& bad) {
@@ -216,6 +223,7 @@ lab::Json run_context(std::string_view command, const lab::DumpSet& dumps, const
   context["threads"] = work.threads > 0 ? work.threads : static_cast<int>(std::thread::hardware_concurrency());
   context["seconds"] = seconds;
   context["recipes"] = recipes;
+  if (const auto idle = lab::idle_exceptions(dumps, trials); !idle.empty()) context["idle_exceptions"] = idle;
   return context;
 }
 

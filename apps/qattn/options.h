@@ -98,6 +98,9 @@ lab::RunResult run_with_progress(const lab::DumpSet& dumps, const std::vector<la
                                  const WorkOptions& work, const OutputOptions& output,
                                  const std::string& heads = "heads", const lab::Device* device = nullptr);
 
+/// lab::idle_exceptions(), one line each on stderr.
+void tell_idle_exceptions(const std::vector<std::string>& idle);
+
 /// The first few outputs that are not finite, one line each on stderr.
 void tell_bad_outputs(const std::vector<lab::BadOutput>& bad);
 

@@ -36,7 +36,7 @@ int run(const Options& options) {
   lab::Report report;
   report.context = run_context("run", dumps, trials, options.work, time.seconds(), device.get());
   const std::vector<std::string> labels = options.work.with_output({});
-  report.columns = lab::row_columns(labels);
+  report.columns = lab::row_columns(labels, dumps.files().size() > 1);
   report.csv_keys = lab::row_keys({});
   report.rows = result.rows;
   const std::vector<lab::Json> summary = lab::summary_rows(trials, result);

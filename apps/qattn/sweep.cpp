@@ -116,7 +116,7 @@ int report(const Options& options, const lab::Results& results, lab::Json contex
   report.context = std::move(context);
   std::vector<std::string> labels;
   if (results.upstream_seed) labels.emplace_back("output");
-  report.columns = lab::row_columns(labels);
+  report.columns = lab::row_columns(labels, results.inputs.size() > 1);
   report.csv_keys = lab::row_keys({});
   report.rows = found.rows;
   report.row_table = lab::RowTable::text_calls;
@@ -156,7 +156,10 @@ int run(const Options& options) {
     throw;
   }
   if (!options.output.quiet) options.cache.remark(references);
+  const std::vector<std::string> idle = lab::idle_exceptions(dumps, config.trials);
+  if (!options.output.quiet) tell_idle_exceptions(idle);
   lab::Json context = context_of(config.file, results, plan.configuration);
+  if (!idle.empty()) context["idle_exceptions"] = idle;
   context["results"] = config.output;
   context["cells"] = results.cells.size();
   context["cells_measured_now"] = measured;

@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "command.h"
 #include "io/atomic_file.h"
+#include "lab/exceptions.h"
 #include "lab/paper_table.h"
 #include "lab/provenance.h"
 #include "lab/synthetic_table.h"
@@ -30,6 +31,11 @@ struct Options {
 };
 
 int list(const Options& options) {
+  const WorkOptions& work = options.work;
+  if (options.seeds > 0 || !work.selection.inputs.empty() || !work.selection.calls.empty() || !work.heads.empty()) {
+    throw Error(ErrorKind::usage,
+                "table --list measures nothing: leave --dump, --calls, --heads and --seeds out, or name a table");
+  }
   lab::Report report;
   report.context = lab::tool_context();
   report.columns = {{"name", "name"}, {"title", "title"}, {"source", "source"}};
@@ -76,9 +82,28 @@ Measured draw(const Options& options, const lab::PaperTable& table, const std::s
 }
 
 /// A table whose tensors were a model's, on dumps.
-Measured measure(const Options& options, const lab::PaperTable& table, const lab::DumpSet& dumps,
-                 const std::string& heads) {
+/// Takes the recipe from rows that cannot run on these dumps, whose figures are then the paper's alone; a note on each.
+/// Throws Error(usage) where none is left.
+std::vector<std::string> drop_misfits(lab::PaperTable& table, const lab::DumpSet& dumps) {
+  std::vector<std::string> notes;
+  bool any = false;
+  std::string why;
+  for (lab::PaperRow& row : table.rows) {
+    if (!row.recipe) continue;
+    const std::string misfit = lab::Exceptions(*row.recipe).misfit(dumps);
+    any = any || misfit.empty();
+    if (misfit.empty()) continue;
+    why = misfit;
+    notes.push_back(fmt::format("'{}' is not measured: {}", row.label, misfit));
+    row.recipe.reset();
+  }
+  if (!any && !why.empty()) throw Error(ErrorKind::usage, fmt::format("{}: no row can be measured: {}", table.id, why));
+  return notes;
+}
+
+Measured measure(const Options& options, lab::PaperTable table, const lab::DumpSet& dumps, const std::string& heads) {
   const Stopwatch time;
+  const std::vector<std::string> misfits = drop_misfits(table, dumps);
   const std::vector<lab::Trial> trials = lab::trials_of(table);
   WorkOptions work = options.work;
   work.backward = lab::needs_gradients(table);
@@ -86,6 +111,7 @@ Measured measure(const Options& options, const lab::PaperTable& table, const lab
   Measured measured{lab::compare(table, dumps, result, work.upstream_seed()), status_of(result)};
   measured.report.context = run_context("table", dumps, trials, work, time.seconds());
   measured.report.context["table"] = table.id;
+  measured.report.notes.insert(measured.report.notes.end(), misfits.begin(), misfits.end());
   if (options.work.selection.inputs.empty()) {
     measured.report.notes.emplace_back("ours are the dumps that come with QAttn; --dump DUMP measures others");
   }

@@ -140,6 +140,42 @@ TEST_CASE("ablate has axis and value in every row, and the stage's reference") {
   CHECK(rows[4]["recipe"] == "sage2-4b stage=q");
 }
 
+TEST_CASE("a rotation that does not take a dump's head_dim: the table leaves its row out, a run says where") {
+  const ScratchFolder folder;
+  const std::string dump = folder / "a.h5";
+  write_tiny_dump(dump, {"layer_00"}, {1, 1, 1, 70, 48});
+  const nlohmann::json document = json_of(run(folder, "table sage2-table4 --json --dump " + dump));
+  const nlohmann::json& rows = document["summary"]["rows"];
+  REQUIRE(rows.size() > 3);
+  int measured = 0;
+  for (const nlohmann::json& row : rows) measured += row["ours"].is_null() ? 0 : 1;
+  CHECK(measured == static_cast<int>(rows.size()) - 1);
+  const Outcome text = run(folder, "table sage2-table4 --dump " + dump);
+  CHECK(text.status == 0);
+  CHECK(text.out.find("'HadmdAttn' is not measured: " + dump + ": layer_00: recipe sage2-4b ") != std::string::npos);
+  const Outcome failed = run(folder, "run " + dump + " --recipe fa3-fp8-hadamard");
+  CHECK(failed.status == 2);
+  CHECK(failed.err.find(dump + ": layer_00: recipe fa3-fp8-hadamard: Hadamard rotation of 48") != std::string::npos);
+}
+
+TEST_CASE("exceptions that find no head are remarked, and rows of several files name theirs") {
+  const ScratchFolder folder;
+  const std::string a = folder / "a.h5", b = folder / "b.h5";
+  write_tiny_dump(a, {"layer_00"});
+  write_tiny_dump(b, {"layer_00"});
+  const std::string command = "run " + a + " --recipe int8-token --set 'exceptions=layer_00 heads 1; layer_7'";
+  const Outcome outcome = run(folder, command + " --json");
+  CHECK(outcome.status == 0);
+  CHECK(outcome.err.find("exceptions 'layer_7' finds none of the selected heads") != std::string::npos);
+  CHECK(outcome.err.find("heads 1'") == std::string::npos);
+  CHECK(json_of(outcome)["context"]["idle_exceptions"].size() == 1);
+  const Outcome one = run(folder, "run " + a + " --recipe int8-token");
+  const Outcome two = run(folder, "run " + a + " " + b + " --recipe int8-token");
+  CHECK(one.out.find(a) == std::string::npos);
+  CHECK(two.out.find(a) != std::string::npos);
+  CHECK(two.out.find(b) != std::string::npos);
+}
+
 TEST_CASE("table prints the paper's figures beside ours, and lists what is known") {
   const ScratchFolder folder;
   write_tiny_dump(folder / "a.h5", {"layer_00"});

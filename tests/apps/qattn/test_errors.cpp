@@ -63,6 +63,9 @@ TEST_CASE("A wrong command line is status 2") {
   CHECK(has(failure(folder, "table --all", 2), "--output FILE"));
   CHECK(has(failure(folder, "table --all sage1-table4 --output " + folder / "r", 2), "--all"));
   CHECK(has(failure(folder, "table --list sage1-table4", 2), "--list"));
+  for (const char* unused : {"--seeds 3", "--dump a.h5", "--calls x", "--heads 0:1"}) {
+    CHECK(has(failure(folder, std::string("table --list ") + unused, 2), "measures nothing"));
+  }
   CHECK(has(failure(folder, "table sage3-table1c --upstream-seed -1", 2), "--upstream-seed"));
   CHECK(has(failure(folder, "recipes --keys sage2-4b", 2), "--keys"));
   CHECK(has(failure(folder, "table --all --json --output " + folder / "r", 2), "no form"));
