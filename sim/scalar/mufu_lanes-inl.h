@@ -42,21 +42,25 @@ HWY_INLINE hn::Mask<D> is_nan(D d, Codes<D> x) {
   return hn::Gt(magnitude_of(d, x), hn::Set(d, kInfLane));
 }
 
+// What bit `i` of w brings to truncated_square() with the bits below the upper seven, `lower`.
 template <int bits, int i, class D>
-HWY_INLINE Codes<D> square_term(D d, Codes<D> w) {
-  constexpr int column = 2 * bits - 15;
-  const auto products = hn::And(hn::ShiftRight<column - 1 - i>(w), hn::Set(d, (1 << (2 * i + 1 - column)) - 1));
-  return hn::IfThenElseZero(hn::TestBit(w, hn::Set(d, 1 << i)), hn::Add(products, hn::Set(d, 1 << (2 * i - column))));
+HWY_INLINE Codes<D> square_term(D d, Codes<D> w, Codes<D> lower) {
+  return hn::IfThenElseZero(hn::TestBit(w, hn::Set(d, 1 << i)), hn::ShiftRight<2 * bits - 16 - i>(lower));
 }
 
-// truncated_square() of mufu.h: one term for each of the upper seven bits, the others meet no kept column.
+// truncated_square() of mufu.h. The products of the upper seven bits among themselves lie in kept columns all: twice
+// their number's square. Those of one of them with lower bits are cut at the first kept column, each bit's by itself;
+// lower bits among themselves meet no kept column.
 template <int bits, class D>
 HWY_INLINE Codes<D> truncated_square(D d, Codes<D> w) {
   constexpr int first = bits - 7;
-  const auto a = hn::Add(square_term<bits, first>(d, w), square_term<bits, first + 1>(d, w));
-  const auto b = hn::Add(square_term<bits, first + 2>(d, w), square_term<bits, first + 3>(d, w));
-  const auto c = hn::Add(square_term<bits, first + 4>(d, w), square_term<bits, first + 5>(d, w));
-  return hn::Add(hn::Add(a, b), hn::Add(c, square_term<bits, first + 6>(d, w)));
+  const auto upper = hn::ShiftRight<first>(w);
+  const auto lower = hn::And(w, hn::Set(d, (1 << first) - 1));
+  const auto whole = hn::Mul(hn::Add(upper, upper), upper);
+  const auto a = hn::Add(square_term<bits, first>(d, w, lower), square_term<bits, first + 1>(d, w, lower));
+  const auto b = hn::Add(square_term<bits, first + 2>(d, w, lower), square_term<bits, first + 3>(d, w, lower));
+  const auto c = hn::Add(square_term<bits, first + 4>(d, w, lower), square_term<bits, first + 5>(d, w, lower));
+  return hn::Add(hn::Add(a, b), hn::Add(hn::Add(c, square_term<bits, first + 6>(d, w, lower)), whole));
 }
 
 // table[index]. AVX-512 looks 32 elements up in two registers, several times as fast as a gather.
@@ -103,6 +107,15 @@ HWY_INLINE Codes<D> assemble(D d, Codes<D> significand, Codes<D> exponent) {
   return hn::Add(hn::ShiftLeft<23>(hn::Add(exponent, hn::Set(d, 126))), significand);
 }
 
+// x < 2^31 cut to an integer; Highway's conversion would look for larger ones.
+template <class D>
+HWY_INLINE Codes<D> cut(D d, hn::Vec<hn::RebindToFloat<D>> x) {
+#if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX3
+  if constexpr (hn::MaxLanes(d) == 16) return Codes<D>{_mm512_cvttps_epi32(x.raw)};
+#endif
+  return hn::ConvertTo(d, x);
+}
+
 struct Ex2Lanes {
   template <class D>
   HWY_INLINE Codes<D> operator()(D d, Codes<D> x) const {
@@ -112,12 +125,12 @@ struct Ex2Lanes {
     const auto in_range = hn::Lt(magnitude, hn::Set(d, 0x43000000));  // 128
     // A power of two scales exactly and the conversion truncates: no rounding mode matters.
     const auto scaled = hn::Mul(hn::BitCast(df, hn::IfThenElseZero(in_range, magnitude)), hn::Set(df, 0x1p23f));
-    const auto fixed = hn::ConvertTo(d, scaled);
-    // Negative x: the one's complement, but the negation for whole numbers.
+    const auto fixed = cut(d, scaled);
+    // Negative x: the one's complement, but the negation, which is one more, for whole numbers.
     const auto mantissa = hn::Set(d, kMantissaLane);
+    const auto sign = hn::BroadcastSignBit(x);
     const auto is_whole = hn::Eq(hn::And(fixed, mantissa), hn::Zero(d));
-    const auto complement = hn::IfThenElse(is_whole, hn::Sub(hn::Zero(d), fixed), hn::Not(fixed));
-    const auto position = hn::IfThenElse(negative, complement, fixed);
+    const auto position = hn::Sub(hn::Xor(fixed, sign), hn::IfThenElseZero(is_whole, sign));
     const auto n = hn::ShiftRight<23>(position);
     const auto fraction = hn::And(position, mantissa);
     const auto segment = hn::ShiftRight<17>(fraction);
