@@ -75,8 +75,8 @@ std::string unwritten_text(const LocalErrors& local, Json& row) {
 
 }  // namespace
 
-std::string diagnosis_text(const DumpSet& dumps, const CheckedHead& head, const attention::Recipe& recipe,
-                           double factor, const LocalErrors& local, Json& row) {
+std::string diagnosis_text(const DumpSet& dumps, CheckedHead& head, const attention::Recipe& recipe, double factor,
+                           const LocalErrors& local, Json& row) {
   if (!head.o.allFinite() || !head.emulated.allFinite()) {
     std::string name;
     const std::string why = explain_nonfinite(head, recipe, *dumps.calls()[head.piece.call].call->q_format, name);

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <mutex>
 #include <optional>
 #include <span>
@@ -18,6 +19,7 @@
 #include "lab/local_limit.h"
 #include "lab/lse_verdict.h"
 #include "lab/relative_limit.h"
+#include "lab/relatives.h"
 #include "lab/runner.h"
 #include "mma/replay.h"
 
@@ -29,6 +31,9 @@ using attention::Recipe;
 /// Scales of P that kernels are known to leave in their lse: E4M3 and INT8 P (SageAttention), FlashAttention-3's 2^8,
 /// two-level FP4 (448 * 6), E5M2.
 constexpr double kKnownPScales[] = {448, 127, 256, 2688, 57344};
+
+/// One element's error scatters: by so much it may exceed --factor times the largest of several related recipes.
+constexpr double kElementSlack = 1.25;
 
 /// What came of one head, before the heads of its call have been compared.
 struct HeadVerdict {
@@ -98,7 +103,7 @@ class RelativeCheck {
 
   HeadVerdict judge(const Piece& piece) const {
     const Recipe recipe = recipe_for(piece);
-    const CheckedHead head = check_head(dumps_, piece, &recipe);
+    CheckedHead head = check_head(dumps_, piece, &recipe);
     HeadVerdict verdict;
     verdict.output = accuracy_of(head, head.o);
     verdict.recipe = accuracy_of(head, head.emulated);
@@ -129,8 +134,8 @@ class RelativeCheck {
     return relative_limit(verdict.recipe, factor, format, verdict.largest_reference);
   }
 
-  void judge_relative(const CheckedHead& head, const Recipe& recipe, HeadVerdict& verdict) const {
-    const RelativeLimit limit = limit_of(verdict, options_.factor, head.format());
+  void judge_relative(CheckedHead& head, const Recipe& recipe, HeadVerdict& verdict) const {
+    const RelativeLimit limit = settled_limit(head, recipe, verdict);
     const RelativeLimit usual = limit_of(verdict, kUsualFactor, head.format());
     const LocalErrors& local = verdict.local;
     Json& row = verdict.o_row = base_row(head.piece, "o", static_cast<std::uint64_t>(verdict.output.count()));
@@ -160,6 +165,22 @@ class RelativeCheck {
       row["first"] = first_beyond(head, limit.max_abs);
       verdict.o_detail = limit_text(verdict, limit);
     }
+  }
+
+  /// The limit of the head. Where only a part of it or one element is beyond, or may be, the recipe's relatives decide
+  /// what is plausible there; the head's relative L1 is held against the recipe alone.
+  RelativeLimit settled_limit(CheckedHead& head, const Recipe& recipe, HeadVerdict& verdict) const {
+    RelativeLimit limit = limit_of(verdict, options_.factor, head.format());
+    const RelativeLimit on_average{limit.rel_l1, std::numeric_limits<double>::infinity()};
+    const bool only_a_part = within(verdict.output, on_average) && verdict.local.unwritten.empty();
+    if (!only_a_part || (within(verdict.output, limit) && verdict.local.within())) return limit;
+    add_related(head, recipe, *dumps_.calls()[head.piece.call].call->q_format);
+    verdict.local = local_errors(head, options_.factor);
+    for (const MatrixD& other : head.related) {
+      const double largest = (other - head.reference).cwiseAbs().maxCoeff();
+      limit.max_abs = std::max(limit.max_abs, kElementSlack * options_.factor * largest);
+    }
+    return limit;
   }
 
   static void add_local(Json& row, const LocalErrors& local) {
@@ -286,7 +307,7 @@ class RelativeCheck {
     verdict.o_detail = why;
   }
 
-  void explain_failure(const CheckedHead& head, const Recipe& recipe, HeadVerdict& verdict) const {
+  void explain_failure(CheckedHead& head, const Recipe& recipe, HeadVerdict& verdict) const {
     if (!verdict.o_row["diagnosis"].is_null()) return;
     const std::string why = diagnosis_text(dumps_, head, recipe, options_.factor, verdict.local, verdict.o_row);
     if (!why.empty()) verdict.o_detail += "; " + why;

@@ -86,11 +86,13 @@ metric::Accuracy accuracy_of(const CheckedHead& head, const MatrixD& values) {
   return accuracy;
 }
 
-double shared_error(const CheckedHead& head) {
+double shared_error(const CheckedHead& head) { return shared_error(head, head.emulated); }
+
+double shared_error(const CheckedHead& head, const MatrixD& emulated) {
   const FpEnvironment environment;
   double shared = 0, square = 0;
   for (Eigen::Index i = 0; i < head.o.size(); ++i) {
-    const double r = head.reference.data()[i], loss = head.emulated.data()[i] - r;
+    const double r = head.reference.data()[i], loss = emulated.data()[i] - r;
     shared += (head.o.data()[i] - r) * loss;
     square += loss * loss;
   }

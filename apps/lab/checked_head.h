@@ -16,10 +16,11 @@ namespace qattn::lab {
 struct CheckedHead {
   Piece piece;
   std::vector<HeadProblem> parts;
-  Tensor codes;       ///< o as the dump has it, [q_tokens, head_dim]
-  MatrixD o;          ///< its values
-  MatrixD reference;  ///< float64
-  MatrixD emulated;   ///< the recipe's output
+  Tensor codes;                  ///< o as the dump has it, [q_tokens, head_dim]
+  MatrixD o;                     ///< its values
+  MatrixD reference;             ///< float64
+  MatrixD emulated;              ///< the recipe's output
+  std::vector<MatrixD> related;  ///< those of its relatives (relatives.h); empty until something looks wrong
   bool has_lse = false;
   LseRows lse;  ///< recorded only if has_lse
 
@@ -36,6 +37,8 @@ metric::Accuracy accuracy_of(const CheckedHead& head, const MatrixD& values);
 /// The share s in [0, 1] of the recipe's own error e - r that o - r has: s (e - r) is nearest to o - r. Of a kernel of
 /// the recipe's arithmetic it is near 1, of a much finer one near 0.
 double shared_error(const CheckedHead& head);
+/// The same of another recipe's output.
+double shared_error(const CheckedHead& head, const MatrixD& emulated);
 
 /// "layer_18, batch 0, head 3".
 std::string place_of(const DumpSet& dumps, const Piece& piece);

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <limits>
 #include <string>
@@ -10,11 +11,8 @@
 #include <vector>
 
 #include "attention/dense_product.h"
-#include "attention/pipeline.h"
 #include "base/elementary.h"
-#include "base/error.h"
 #include "base/fp_environment.h"
-#include "format/encode.h"
 #include "lab/local_limit.h"
 #include "lab/relative_limit.h"
 
@@ -30,6 +28,12 @@ constexpr double kOwnBias = 0.25;
 constexpr double kAmongChannels = 6, kAmongOwn = 4;
 /// Beside a related recipe so much of the change has to be left; else it is that recipe's bias.
 constexpr double kLeastLeft = 0.5;
+/// A direction that has so much of d's square is the main difference. Another has to move o so many times as much as
+/// any relative is moved from the recipe along a direction of the kind.
+constexpr double kMainDifference = 0.5, kOverSpread = 2;
+/// Rows are alike when they differ by less than so much of the recipe's error; more rows than these are all told apart.
+constexpr double kAlike = 0.5;
+constexpr std::size_t kMostLeaders = 64;
 constexpr std::int64_t kMostBlocks = 64;
 /// Fewer rows or channels say nothing about a deviation.
 constexpr std::size_t kLeastClusters = 8;
@@ -47,9 +51,8 @@ constexpr Least least_of(Kind kind) {
     case Kind::channel:
       return {0.075, 0.5};
     case Kind::keys:
-      return {0.02, 0.25};
     case Kind::tile:
-      return {0.04, 0.25};
+      return {0.07, 0.25};  // more than one rounding to E4M3
   }
   return {};
 }
@@ -99,11 +102,12 @@ double variance(const Clusters& of) {
 
 struct Direction {
   Place place;
-  double change = 0;     ///< the factor less 1
-  double own = 0;        ///< the same of the recipe's output
-  double deviation = 0;  ///< of `change`
-  double strength = 0;   ///< |change u| over |e - r| on the rows and channels concerned
-  double explained = 0;  ///< change^2 <u, u>
+  double change = 0;        ///< the factor less 1
+  double own = 0;           ///< the same of the recipe's output
+  double deviation = 0;     ///< of `change`
+  double strength = 0;      ///< |change u| over |e - r| on the rows and channels concerned
+  double explained = 0;     ///< change^2 <u, u>
+  double part_of_rest = 0;  ///< `explained` of d's square
   bool stands_out = false;
 };
 
@@ -121,13 +125,14 @@ struct Along {
 class Search {
  public:
   /// `share` is shared_error().
-  Search(const HeadProblem& part, const CheckedHead& head, double share, double factor)
+  Search(const HeadProblem& part, const CheckedHead& head, const MatrixD& emulated, double share, double factor)
       : problem_(part.problem), first_row_(part.first_row), factor_(std::max(1.0, factor / kUsualFactor)) {
     const std::int64_t rows = problem_.q.rows();
     reference_ = head.reference.middleRows(first_row_, rows);
-    loss_ = head.emulated.middleRows(first_row_, rows) - reference_;
-    rest_ = head.o.middleRows(first_row_, rows) - reference_;
-    rest_ -= share * loss_;
+    loss_ = emulated.middleRows(first_row_, rows) - reference_;
+    rest_ = head.o.middleRows(first_row_, rows) - reference_ - share * loss_;
+    for (Eigen::Index i = 0; i < rest_.size(); ++i) rest_square_ += rest_.data()[i] * rest_.data()[i];
+    find_alike();
   }
 
   /// Every direction.
@@ -141,6 +146,29 @@ class Search {
  private:
   std::int64_t channels() const { return reference_.cols(); }
 
+  /// Rows whose float64 outputs differ by less than what the recipe loses share their errors: they are one row to the
+  /// jackknife.
+  void find_alike() {
+    double square = 0;
+    for (Eigen::Index i = 0; i < loss_.size(); ++i) square += loss_.data()[i] * loss_.data()[i];
+    const double alike = kAlike * kAlike * square / static_cast<double>(loss_.rows());
+    std::vector<Eigen::Index> leaders;
+    for (Eigen::Index r = 0; r < reference_.rows(); ++r) {
+      const auto leader = std::find_if(leaders.begin(), leaders.end(), [&](Eigen::Index other) {
+        double distance = 0;
+        for (Eigen::Index c = 0; c < channels() && distance <= alike; ++c) {
+          const double off = reference_(r, c) - reference_(other, c);
+          distance += off * off;
+        }
+        return distance <= alike;
+      });
+      alike_.push_back(leader == leaders.end() ? index_of(r) : index_of(*leader));
+      if (leader == leaders.end() && leaders.size() < kMostLeaders) leaders.push_back(r);
+    }
+  }
+
+  static std::size_t index_of(Eigen::Index i) { return static_cast<std::size_t>(i); }
+
   Direction direction(const Place& place, const Along& along) const {
     const double square = along.square();
     Direction d{place, 0, 0, kInfinity, 0, 0};
@@ -150,6 +178,7 @@ class Search {
     d.deviation = std::sqrt(variance(along.rows) + variance(along.channels));
     d.strength = std::fabs(d.change) * std::sqrt(square / std::max(along.noise, 1e-300));
     d.explained = d.change * d.change * square;
+    d.part_of_rest = d.explained / std::max(rest_square_, 1e-300);
     return d;
   }
 
@@ -170,7 +199,7 @@ class Search {
     const auto rows = static_cast<std::size_t>(reference_.rows()), columns = static_cast<std::size_t>(channels());
     Along along(rows, columns);
     for (std::size_t r = 0; r < rows; ++r) {
-      for (std::size_t c = 0; c < columns; ++c) add(along, r, r, c, reference_(index(r), index(c)));
+      for (std::size_t c = 0; c < columns; ++c) add(along, alike_[r], r, c, reference_(index(r), index(c)));
     }
     consider({Kind::head, first_row_, first_row_ + reference_.rows(), 0, channels()}, along);
   }
@@ -195,11 +224,15 @@ class Search {
     for (std::int64_t c = 0; c < channels(); ++c) {
       Clusters rows = clusters(static_cast<std::size_t>(reference_.rows()));
       Direction d{{Kind::channel, first_row_, first_row_ + reference_.rows(), c, c + 1}, 0, 0, kInfinity, 0, 0};
-      double noise = 0, loss = 0;
+      double noise = 0, loss = 0, mean = 0;
+      for (Eigen::Index r = 0; r < reference_.rows(); ++r) mean += reference_(r, c);
+      mean /= static_cast<double>(reference_.rows());
+      // What all rows have in common is one rounding of V's mean; a factor shows in what they differ by.
       for (Eigen::Index r = 0; r < reference_.rows(); ++r) {
-        rows.add(static_cast<std::size_t>(r), rest_(r, c), reference_(r, c));
+        const double u = reference_(r, c) - mean;
+        rows.add(alike_[index_of(r)], rest_(r, c), u);
         noise += loss_(r, c) * loss_(r, c);
-        loss += loss_(r, c) * reference_(r, c);
+        loss += loss_(r, c) * u;
       }
       const double size = total(rows.square);
       if (!(size > 0)) continue;
@@ -208,6 +241,7 @@ class Search {
       d.deviation = std::sqrt(variance(rows));
       d.strength = std::fabs(d.change) * std::sqrt(size / std::max({noise, mean_noise, 1e-300}));
       d.explained = d.change * d.change * size;
+      d.part_of_rest = d.explained / std::max(rest_square_, 1e-300);
       square += size;
       spread += d.explained;
       own += d.own * d.own * size;
@@ -265,14 +299,18 @@ class Search {
     const std::int64_t most_rows = std::min(problem_.q.rows(), (tried + 1) * kLimitBlock);
     std::vector<Along> groups(keys.size() - 1,
                               Along(static_cast<std::size_t>(most_rows), static_cast<std::size_t>(channels())));
-    std::int64_t seen_rows = 0;
+    std::vector<std::size_t> cluster(alike_.size(), alike_.size());
+    std::size_t seen_rows = 0;
     for (std::int64_t i = 0; i < tried; ++i) {
       const auto b = static_cast<std::size_t>(tried == 1 ? 0 : i * (blocks - 1) / (tried - 1));
       const MatrixD p = weights(rows[b], rows[b + 1]);
-      for (std::size_t g = 0; g + 1 < keys.size(); ++g) {
-        add_tile(p, {rows[b], rows[b + 1]}, {keys[g], keys[g + 1]}, groups[g], seen_rows);
+      for (std::int64_t r = rows[b]; r < rows[b + 1]; ++r, ++seen_rows) {
+        const std::size_t leader = cluster[alike_[index_of(r)]];
+        cluster[index_of(r)] = leader < alike_.size() ? leader : seen_rows;
       }
-      seen_rows += rows[b + 1] - rows[b];
+      for (std::size_t g = 0; g + 1 < keys.size(); ++g) {
+        add_tile(p, {rows[b], rows[b + 1]}, {keys[g], keys[g + 1]}, groups[g], cluster);
+      }
     }
     for (std::size_t g = 0; g + 1 < keys.size(); ++g) {
       consider({Kind::keys, first_row_, first_row_ + reference_.rows(), keys[g], keys[g + 1]}, groups[g]);
@@ -283,8 +321,8 @@ class Search {
     std::int64_t first, last;
   };
 
-  /// `seen_rows`: rows of earlier blocks, which come before these in `group`.
-  void add_tile(const MatrixD& p, Range rows, Range keys, Along& group, std::int64_t seen_rows) {
+  /// `cluster`: of each row in `group`.
+  void add_tile(const MatrixD& p, Range rows, Range keys, Along& group, const std::vector<std::size_t>& cluster) {
     const std::int64_t count = rows.last - rows.first;
     const MatrixD weights = p.middleCols(keys.first, keys.last - keys.first);
     if (weights.isZero(0)) return;
@@ -293,10 +331,12 @@ class Search {
     Along tile(static_cast<std::size_t>(count), static_cast<std::size_t>(channels()));
     for (std::int64_t r = 0; r < count; ++r) {
       if (weights.row(r).isZero(0)) continue;
-      const auto row = static_cast<std::size_t>(rows.first + r);
+      const std::size_t row = index_of(rows.first + r);
+      std::size_t in_tile = 0;
+      while (alike_[index_of(rows.first) + in_tile] != alike_[row]) ++in_tile;
       for (std::int64_t c = 0; c < channels(); ++c) {
-        add(tile, static_cast<std::size_t>(r), row, static_cast<std::size_t>(c), u(r, c));
-        add(group, static_cast<std::size_t>(seen_rows + r), row, static_cast<std::size_t>(c), u(r, c));
+        add(tile, in_tile, row, index_of(c), u(r, c));
+        add(group, cluster[row], row, index_of(c), u(r, c));
       }
     }
     consider({Kind::tile, first_row_ + rows.first, first_row_ + rows.last, keys.first, keys.last}, tile);
@@ -306,65 +346,39 @@ class Search {
   const std::int64_t first_row_;
   const double factor_;
   MatrixD reference_, loss_, rest_;  ///< r, e - r, d
+  double rest_square_ = 0;
+  std::vector<std::size_t> alike_;  ///< of each row the first row that is like it
   MatrixD keys_by_channel_;
   std::vector<Direction> found_;
 };
 
-/// Recipes whose honest errors point elsewhere: other roundings of V and P, the other row sum, sums that are cut.
-std::vector<attention::Recipe> relatives(const attention::Recipe& recipe) {
-  using attention::Recipe;
-  std::vector<Recipe> all;
-  const auto add = [&](const auto& change) {
-    Recipe other = recipe;
-    change(other);
-    try {
-      attention::validate(other);
-    } catch (const Error&) {
-      return;  // The change does not go with the recipe's other keys.
-    }
-    all.push_back(std::move(other));
-  };
-  add([](Recipe& r) {
-    r.row_sum = r.row_sum == attention::RowSum::rounded ? attention::RowSum::unrounded : attention::RowSum::rounded;
-  });
-  if (recipe.v.scaled()) {
-    add([](Recipe& r) {
-      const double largest = format::decode(*r.v.format, format::max_finite_code(*r.v.format));
-      const double range = r.v.range > 0 ? static_cast<double>(r.v.range) : largest;
-      r.v.range = static_cast<float>(0.8 * range);
-    });
-  }
-  const double p_scale = attention::resolved_p_scale(recipe);
-  // The row's largest P is to stay exact: a scale of few bits.
-  const double power = std::ldexp(1.0, std::ilogb(p_scale));
-  if (p_scale != 1) add([=](Recipe& r) { r.p_scale = power < p_scale ? power : 0.75 * power; });
-  if (recipe.v.scaled() && !recipe.v.integer() && !recipe.v.micro_scaled()) {
-    add([](Recipe& r) {
-      r.accumulator = "sm90.wgmma";
-      r.promotion = 0;
-    });
-  }
-  return all;
-}
-
-std::vector<Direction> directions(const CheckedHead& head, double factor) {
-  const double share = shared_error(head);
+/// Every direction of every sequence, always in the same order, with `emulated` in place of the recipe's output.
+std::vector<Direction> directions(const CheckedHead& head, const MatrixD& emulated, double factor) {
+  const double share = shared_error(head, emulated);
   std::vector<Direction> all;
   for (const HeadProblem& part : head.parts) {
-    const std::vector<Direction> some = Search(part, head, share, factor).run();
+    const std::vector<Direction> some = Search(part, head, emulated, share, factor).run();
     all.insert(all.end(), some.begin(), some.end());
   }
   return all;
 }
 
-/// The head beside the output of another recipe.
-CheckedHead beside(const CheckedHead& head, const attention::Recipe& recipe, const format::Format& input) {
-  CheckedHead other = head;
-  for (const HeadProblem& part : head.parts) {
-    const attention::Output own = attention::run_recipe(part.problem, recipe, input);
-    other.emulated.middleRows(part.first_row, part.problem.q.rows()) = own.o.leftCols(head.channels());
+/// How much a change of this size moves o: <u, u> of the direction is what was explained by it.
+double moved(const Direction& d, double change) {
+  return d.change == 0 ? 0 : std::fabs(change / d.change) * std::sqrt(d.explained);
+}
+
+/// Per kind of place, the most that a relative differs from the recipe by along any of its directions.
+std::array<double, 4> spread_of(const std::vector<Direction>& all, const std::vector<std::vector<Direction>>& related,
+                                double share) {
+  std::array<double, 4> spread{};
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    double& most = spread[static_cast<std::size_t>(all[i].place.kind)];
+    for (const std::vector<Direction>& other : related) {
+      most = std::max(most, moved(all[i], other[i].own - share * all[i].own));
+    }
   }
-  return other;
+  return spread;
 }
 
 /// The direction that explains most; a plainer one that explains nearly as much goes before.
@@ -405,24 +419,25 @@ Finding finding(const Direction& d) {
 
 }  // namespace
 
-std::optional<Finding> consistent_factor(const CheckedHead& head, const attention::Recipe& recipe,
-                                         const format::Format& input, double factor) {
+std::optional<Finding> consistent_factor(const CheckedHead& head, const attention::Recipe& recipe, double factor) {
   const FpEnvironment environment;
-  std::vector<Direction> found = directions(head, factor);
+  const std::vector<Direction> all = directions(head, head.emulated, factor);
+  std::vector<std::vector<Direction>> related;
+  for (const MatrixD& other : head.related) related.push_back(directions(head, other, factor));
   const double rounding = recipe.v.scaled() ? std::ldexp(0.5, -recipe.v.format->mantissa_bits) : 0;
-  std::erase_if(found, [rounding](const Direction& d) {
-    if (d.place.kind != Kind::channel) return !d.stands_out;
+  const double share = shared_error(head, head.emulated);
+  const std::array<double, 4> spread = spread_of(all, related, share);
+  std::vector<Direction> found;
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    const Direction& d = all[i];
+    if (!d.stands_out) continue;
     // A value that rounds to 4 bits or to zero may take its whole channel with it.
-    return !d.stands_out || rounding > 0.2 || std::fabs(d.change) < 1.2 * rounding;
-  });
-  for (const attention::Recipe& other : relatives(recipe)) {
-    if (found.empty()) return std::nullopt;
-    const std::vector<Direction> there = directions(beside(head, other, input), factor);
-    std::erase_if(found, [&there](const Direction& d) {
-      const auto same =
-          std::find_if(there.begin(), there.end(), [&d](const Direction& e) { return e.place == d.place; });
-      return same == there.end() || same->change / d.change < kLeastLeft;
+    if (d.place.kind == Kind::channel && (rounding > 0.2 || std::fabs(d.change) < 1.2 * rounding)) continue;
+    const bool left = std::all_of(related.begin(), related.end(), [&](const std::vector<Direction>& other) {
+      return other[i].change / d.change >= kLeastLeft;
     });
+    const bool more = moved(d, d.change) >= kOverSpread * spread[static_cast<std::size_t>(d.place.kind)];
+    if (left && (more || d.part_of_rest >= kMainDifference)) found.push_back(d);
   }
   if (found.empty()) return std::nullopt;
   return finding(best_of(found));

@@ -4,6 +4,7 @@
 
 #include "base/fp_environment.h"
 #include "lab/consistent_factor.h"
+#include "lab/relatives.h"
 #include "lab/stray_values.h"
 #include "lab/suspect.h"
 
@@ -20,12 +21,21 @@ bool is_noisy(const CheckedHead& head) {
   return accuracy_of(head, head.emulated).rel_l1() > kNoisyRecipe;
 }
 
-std::optional<Finding> small(const DumpSet& dumps, const CheckedHead& head, const attention::Recipe& recipe,
-                             double factor, std::int64_t most_strays) {
+std::optional<Finding> small(const CheckedHead& head, const attention::Recipe& recipe, double factor,
+                             std::int64_t most_strays) {
   if (std::optional<Finding> finding = rolled_rows(head)) return finding;
   if (std::optional<Finding> finding = repeated_row(head)) return finding;
   if (std::optional<Finding> finding = stray_elements(head, factor, most_strays)) return finding;
-  return consistent_factor(head, recipe, *dumps.calls()[head.piece.call].call->q_format, factor);
+  return consistent_factor(head, recipe, factor);
+}
+
+std::optional<Finding> hidden(const DumpSet& dumps, const CheckedHead& head, const attention::Recipe& recipe,
+                              double factor) {
+  Suspect suspect(dumps, head, recipe, Suspect::Search::hidden);
+  suspect_outputs(suspect);
+  suspect_scores(suspect);
+  if (std::optional<Finding> finding = suspect.verdict()) return finding;
+  return small(head, recipe, factor, head.o.size());
 }
 
 }  // namespace
@@ -39,21 +49,24 @@ std::optional<Finding> diagnose(const DumpSet& dumps, const CheckedHead& head, c
   return suspect.verdict();
 }
 
-std::optional<Finding> hidden_mistake(const DumpSet& dumps, const CheckedHead& head, const attention::Recipe& recipe,
+std::optional<Finding> hidden_mistake(const DumpSet& dumps, CheckedHead& head, const attention::Recipe& recipe,
                                       double factor) {
   const FpEnvironment environment;
   if (!is_noisy(head)) return std::nullopt;
-  Suspect suspect(dumps, head, recipe, Suspect::Search::hidden);
-  suspect_outputs(suspect);
-  suspect_scores(suspect);
-  if (std::optional<Finding> finding = suspect.verdict()) return finding;
-  return small(dumps, head, recipe, factor, head.o.size());
+  const std::optional<Finding> finding = hidden(dumps, head, recipe, factor);
+  if (!finding || !head.related.empty()) return finding;
+  add_related(head, recipe, *dumps.calls()[head.piece.call].call->q_format);
+  return hidden(dumps, head, recipe, factor);
 }
 
-std::optional<Finding> small_mistake(const DumpSet& dumps, const CheckedHead& head, const attention::Recipe& recipe,
+std::optional<Finding> small_mistake(const DumpSet& dumps, CheckedHead& head, const attention::Recipe& recipe,
                                      double factor) {
+  const FpEnvironment environment;
   if (!is_noisy(head)) return std::nullopt;
-  return small(dumps, head, recipe, factor, kFewStrays);
+  const std::optional<Finding> finding = small(head, recipe, factor, kFewStrays);
+  if (!finding || !head.related.empty()) return finding;
+  add_related(head, recipe, *dumps.calls()[head.piece.call].call->q_format);
+  return small(head, recipe, factor, kFewStrays);
 }
 
 std::string locate(const CheckedHead& head) {

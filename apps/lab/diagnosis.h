@@ -31,12 +31,13 @@ std::optional<Finding> diagnose(const DumpSet& dumps, const CheckedHead& head, c
 /// other heads and layouts, scale groups off by a power of two). Nothing for recipes that lose less than half a
 /// percent.
 /// After those: rows that repeat others, stray elements (stray_values.h), and factors that hold all over a head, a
-/// channel or a tile (consistent_factor.h). `factor` is --factor.
-std::optional<Finding> hidden_mistake(const DumpSet& dumps, const CheckedHead& head, const attention::Recipe& recipe,
+/// channel or a tile (consistent_factor.h). What is found has to hold beside the recipe's relatives too, which
+/// are then added to the head. `factor` is --factor.
+std::optional<Finding> hidden_mistake(const DumpSet& dumps, CheckedHead& head, const attention::Recipe& recipe,
                                       double factor);
 
 /// Those last ones alone.
-std::optional<Finding> small_mistake(const DumpSet& dumps, const CheckedHead& head, const attention::Recipe& recipe,
+std::optional<Finding> small_mistake(const DumpSet& dumps, CheckedHead& head, const attention::Recipe& recipe,
                                      double factor);
 
 /// Which rows and channels of a head are wrong, in words; for outputs that nothing explains.

@@ -26,8 +26,8 @@ void finish_dump_row(CheckResult& result, const std::string& place, Json row, co
 /// Diagnoses a head whose o failed: sets the row's diagnosis and gives the sentence for people, or where the wrong
 /// elements are when nothing known explains them. `factor` is --factor. Rows of zeros are named as such whatever else
 /// may fit.
-std::string diagnosis_text(const DumpSet& dumps, const CheckedHead& head, const attention::Recipe& recipe,
-                           double factor, const LocalErrors& local, Json& row);
+std::string diagnosis_text(const DumpSet& dumps, CheckedHead& head, const attention::Recipe& recipe, double factor,
+                           const LocalErrors& local, Json& row);
 
 /// "; every value of o is one of float16, ...: stored in a wider type than the kernel returned ..." where a tensor of
 /// float32 or float64 holds nothing but values of a narrower format; else empty.

@@ -12,26 +12,32 @@
 namespace qattn::lab {
 namespace {
 
-/// Sums of |o - r|, |e - r| and |r| over one row.
-struct RowSums {
-  double error = 0, own = 0, size = 0;
+/// Relative, of an element: what float32 sums may cost, whatever o is stored in.
+constexpr double kFloatSums = 0x1p-21;
+constexpr Eigen::Index kFewRows = 8;
 
-  void add(const RowSums& other) {
+/// Sums of |o - r|, |e - r| and |r| over some elements; |e - r| of the recipe and of each relative.
+struct Sums {
+  double error = 0, size = 0;
+  std::vector<double> own;
+
+  explicit Sums(std::size_t recipes) : own(recipes, 0.0) {}
+
+  void add(const Sums& other) {
     error += other.error;
-    own += other.own;
     size += other.size;
+    for (std::size_t i = 0; i < own.size(); ++i) own[i] += other.own[i];
   }
-  void add(double o, double e, double r) {
-    error += std::fabs(o - r);
-    own += std::fabs(e - r);
-    size += std::fabs(r);
-  }
+  double most() const { return *std::max_element(own.begin(), own.end()); }
 };
 
 class Local {
  public:
   Local(const CheckedHead& head, double factor)
-      : head_(head), factor_(factor), half_unit_(std::ldexp(0.5, -head.format().mantissa_bits)) {}
+      : head_(head),
+        factor_(factor),
+        floor_(std::max(std::ldexp(0.5, -head.format().mantissa_bits), kFloatSums)),
+        recipes_(head.related.size() + 1) {}
 
   LocalErrors run() {
     for (const HeadProblem& part : head_.parts) add_sequence(part.first_row, part.problem.q.rows());
@@ -40,10 +46,21 @@ class Local {
   }
 
  private:
-  PartError part(std::int64_t first, std::int64_t last, const RowSums& sums, double own, double slack) const {
-    const double wide = slack * factor_ * own;
-    const double useful = std::max(kUsefulLimit * sums.size, kLeastSlack * factor_ * own);
-    return {first, last, sums.error, sums.own, sums.size, std::min(wide, useful) + half_unit_ * sums.size};
+  /// `size`: what zeros would be off there.
+  PartError part(std::int64_t first, std::int64_t last, const Sums& sums, double plausible, double slack,
+                 double size) const {
+    const double wide = slack * factor_ * plausible;
+    const double useful = std::max(kUsefulLimit * size, kLeastSlack * factor_ * plausible);
+    return {
+        first, last, sums.error, sums.own.front(), plausible, sums.size, std::min(wide, useful) + floor_ * sums.size};
+  }
+
+  void add(Sums& sums, Eigen::Index row, Eigen::Index channel) const {
+    const double r = head_.reference(row, channel);
+    sums.error += std::fabs(head_.o(row, channel) - r);
+    sums.size += std::fabs(r);
+    sums.own[0] += std::fabs(head_.emulated(row, channel) - r);
+    for (std::size_t i = 1; i < recipes_; ++i) sums.own[i] += std::fabs(head_.related[i - 1](row, channel) - r);
   }
 
   static void keep(const PartError& candidate, PartError& nearest, std::vector<std::int64_t>& beyond) {
@@ -60,39 +77,42 @@ class Local {
   }
 
   void add_block(std::int64_t first, std::int64_t last) {
-    std::vector<RowSums> rows;
-    RowSums block;
+    std::vector<Sums> rows;
+    Sums block(recipes_);
+    double most = 0;
     for (std::int64_t r = first; r < last; ++r) {
-      RowSums sums;
-      for (Eigen::Index c = 0; c < head_.o.cols(); ++c) {
-        sums.add(head_.o(r, c), head_.emulated(r, c), head_.reference(r, c));
-      }
-      rows.push_back(sums);
-      block.add(sums);
+      rows.emplace_back(recipes_);
+      for (Eigen::Index c = 0; c < head_.o.cols(); ++c) add(rows.back(), r, c);
+      block.add(rows.back());
+      most = std::max(most, rows.back().most());
       if (is_unwritten(r)) errors_.unwritten.push_back(r);
     }
-    keep(part(first, last, block, block.own, kBlockSlack), errors_.block, errors_.beyond_blocks);
-    const double mean = block.own / static_cast<double>(last - first);
+    keep(part(first, last, block, block.most(), kBlockSlack, block.size), errors_.block, errors_.beyond_blocks);
+    // One recipe alone says little about a single row; several show how far any row of the block may be off.
+    const double plausible = recipes_ > 1 ? most : block.most() / static_cast<double>(last - first);
     for (std::int64_t r = first; r < last; ++r) {
-      const RowSums& sums = rows[static_cast<std::size_t>(r - first)];
-      keep(part(r, r + 1, sums, std::max(sums.own, mean), kRowSlack), errors_.row, errors_.beyond_rows);
+      const Sums& sums = rows[static_cast<std::size_t>(r - first)];
+      keep(part(r, r + 1, sums, std::max(sums.most(), plausible), kRowSlack, sums.size), errors_.row,
+           errors_.beyond_rows);
     }
   }
 
   void add_channels() {
     const Eigen::Index channels = head_.o.cols();
-    std::vector<RowSums> columns(static_cast<std::size_t>(channels));
-    double own = 0;
-    for (Eigen::Index r = 0; r < head_.o.rows(); ++r) {
-      for (Eigen::Index c = 0; c < channels; ++c) {
-        columns[static_cast<std::size_t>(c)].add(head_.o(r, c), head_.emulated(r, c), head_.reference(r, c));
-      }
-    }
-    for (const RowSums& column : columns) own += column.own;
-    const double mean = own / static_cast<double>(channels);
+    std::vector<Sums> columns(static_cast<std::size_t>(channels), Sums(recipes_));
+    Sums all(recipes_);
     for (Eigen::Index c = 0; c < channels; ++c) {
-      const RowSums& column = columns[static_cast<std::size_t>(c)];
-      keep(part(c, c + 1, column, std::max(column.own, mean), kChannelSlack), errors_.channel, errors_.beyond_channels);
+      for (Eigen::Index r = 0; r < head_.o.rows(); ++r) add(columns[static_cast<std::size_t>(c)], r, c);
+      all.add(columns[static_cast<std::size_t>(c)]);
+    }
+    const double mean = all.most() / static_cast<double>(channels);
+    const double mean_size = all.size / static_cast<double>(channels);
+    for (Eigen::Index c = 0; c < channels; ++c) {
+      const Sums& column = columns[static_cast<std::size_t>(c)];
+      // A channel of a few elements may be small by chance.
+      const double size = head_.o.rows() < kFewRows ? std::max(column.size, mean_size) : column.size;
+      keep(part(c, c + 1, column, std::max(column.most(), mean), kChannelSlack, size), errors_.channel,
+           errors_.beyond_channels);
     }
   }
 
@@ -111,7 +131,8 @@ class Local {
   }
 
   const CheckedHead& head_;
-  const double factor_, half_unit_;
+  const double factor_, floor_;
+  const std::size_t recipes_;
   LocalErrors errors_;
 };
 
@@ -122,10 +143,13 @@ std::string part_text(const PartError& part, const std::string& which, bool plur
     return fmt::format("{} {} to be zero, and the magnitudes there add up to {:.4g}", which, plural ? "are" : "is",
                        part.error);
   }
+  const std::string related = part.plausible > part.own ? fmt::format(" (its block or related recipes by up to {:.4g})",
+                                                                      relative(part.plausible))
+                                                        : "";
   return fmt::format(
-      "{} {} off float64 by {:.4g} (relative L1); {} itself is off by {:.4g} there, {} times {} times that allows "
+      "{} {} off float64 by {:.4g} (relative L1); {} itself is off by {:.4g} there{}, {} times {} times that allows "
       "{:.4g}",
-      which, plural ? "are" : "is", relative(part.error), recipe, relative(part.own), slack, factor,
+      which, plural ? "are" : "is", relative(part.error), recipe, relative(part.own), related, slack, factor,
       relative(part.limit));
 }
 

@@ -24,10 +24,11 @@ inline constexpr double kUsefulLimit = 0.9, kLeastSlack = 1.25;
 /// Rows, or channels, [first, last) of a head.
 struct PartError {
   std::int64_t first = 0, last = 0;
-  double error = 0;  ///< sum |o - reference|
-  double own = 0;    ///< sum |recipe's output - reference|
-  double size = 0;   ///< sum |reference|
-  double limit = 0;  ///< on `error`
+  double error = 0;      ///< sum |o - reference|
+  double own = 0;        ///< sum |recipe's output - reference|
+  double plausible = 0;  ///< what stands in for `own` in the limit: at least that
+  double size = 0;       ///< sum |reference|
+  double limit = 0;      ///< on `error`
 
   bool within() const { return error <= limit; }
   double of_limit() const;  ///< error / limit; 0 for 0 / 0
@@ -47,9 +48,10 @@ struct LocalErrors {
 
 /// Errors of a head, parts of packed calls each on their own, channels over the whole head. With b the slack of the
 /// part, a part's limit is b * factor * (the recipe's error there) + half a unit in the last place of the output's
-/// format on every element. A single row's share of its block's error, and the channels' mean, stand in for a recipe's
-/// error that happens to be smaller there. Nothing is said (no part exceeds anything) where an output, the recipe's or
-/// the reference is not finite.
+/// format (4 units of float32 where it is that or wider) on every element. A single row's share of its block's error,
+/// and the channels' mean, stand in for a recipe's error that happens to be smaller there. With head.related, the
+/// largest error among the recipe and its relatives counts, and for a row that of any row of its block. Nothing is said
+/// (no part exceeds anything) where an output, the recipe's or the reference is not finite.
 LocalErrors local_errors(const CheckedHead& head, double factor);
 
 /// {"rows" | "channels": [first, last), rel_l1, recipe_rel_l1, limit_rel_l1, of_limit}; the errors are null where the

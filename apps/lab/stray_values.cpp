@@ -14,9 +14,9 @@
 namespace qattn::lab {
 namespace {
 
-/// Right outputs with equal rows reach 0.94 (two-level FP4). Less is enough where the row is off in what it does not
+/// Right outputs with equal rows reach 2.8 (FP4). Less is enough where the row is off in what it does not
 /// share with the recipe, by so many times what any other row is.
-constexpr double kApart = 1.5, kAloneApart = 0.5, kAloneRow = 2;
+constexpr double kApart = 4, kAloneApart = 0.5, kAloneRow = 2;
 /// Elements of right outputs reach 4.7 times the largest error of a related recipe; where one exceeds it by half, it is
 /// at most 2.0 times the next.
 constexpr double kStray = 6.5, kAlone = 3.5, kAloneStray = 1.5;
@@ -154,8 +154,9 @@ class EqualRows {
 
 /// How far elements are off in units of what is plausible in their row and channel.
 struct Strays {
-  double largest = 0, next = 0, tail = kLeastTail;  ///< tail: the recipe's own largest
-  Eigen::Index row = 0, channel = 0;                ///< of the largest
+  double largest = 0, next = 0;
+  double tail = kLeastTail, related_tail = 0;  ///< the recipe's own largest; that of its relatives
+  Eigen::Index row = 0, channel = 0;           ///< of the largest
   std::vector<double> all;
 
   explicit Strays(const CheckedHead& head) {
@@ -169,6 +170,9 @@ struct Strays {
                                  half_unit(head) * std::fabs(head.reference(r, c));
         if (!(plausible > 0)) continue;
         tail = std::max(tail, std::fabs(loss) / plausible);
+        for (const MatrixD& other : head.related) {
+          related_tail = std::max(related_tail, std::fabs(other(r, c) - head.reference(r, c)) / plausible);
+        }
         const double off = std::min({std::fabs(error), std::fabs(error - loss), std::fabs(error - share * loss)});
         add(off / plausible, r, c);
       }
@@ -231,7 +235,7 @@ std::optional<Finding> stray_elements(const CheckedHead& head, double factor, st
   if (!usable(head)) return std::nullopt;
   const Strays strays(head);
   const double wider = std::max(1.0, factor / kUsualFactor);
-  const auto beyond = strays.beyond(wider * kStray * strays.tail);
+  const auto beyond = strays.beyond(wider * kStray * std::max(strays.tail, strays.related_tail));
   const bool alone = strays.largest > kAlone * strays.next && strays.largest > wider * kAloneStray * strays.tail;
   if (!alone && (beyond == 0 || beyond > most)) return std::nullopt;
   const std::string others = beyond > 1 ? fmt::format("; {} elements are off by so much", beyond) : "";

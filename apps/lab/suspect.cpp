@@ -21,6 +21,8 @@ constexpr std::size_t kWrongRows = 28, kOtherRows = 8, kHiddenRows = 64;
 /// kLeastExcess and by so many deviations of what independent errors would give. Errors of neighbours are not
 /// independent: kAlike of them count as one.
 constexpr double kLeastShare = 0.6, kMostShare = 1.6, kOwnShare = 0.25, kLeastExcess = 0.5, kDeviations = 6, kAlike = 8;
+/// And that in any related recipe's error so many times.
+constexpr double kOverRelated = 3;
 
 std::vector<double> row_sums(const MatrixD& a, const MatrixD& b) {
   std::vector<double> sums(static_cast<std::size_t>(a.rows()), 0.0);
@@ -114,6 +116,9 @@ Suspect::Suspect(const DumpSet& dumps, const CheckedHead& head, const attention:
   sampled_output_ = pick(output_, rows_);
   sampled_reference_ = pick(reference_, rows_);
   sampled_loss_ = pick(emulated_, rows_) - sampled_reference_;
+  for (const MatrixD& other : head.related) {
+    related_losses_.push_back(pick(other.middleRows(first_row(), count), rows_) - sampled_reference_);
+  }
   unexplained_ = residual(sampled_reference_);
   noise_ = magnitude(sampled_loss_) / std::max(magnitude(sampled_reference_), 1e-300);
 }
@@ -188,8 +193,21 @@ bool Suspect::stands_out(const MatrixD& candidate) const {
     rest += off * off;
   }
   const double deviation = std::sqrt(std::max(own, rest) / square * kAlike / count);
-  return share >= kLeastShare && share <= kMostShare && std::fabs(own_share) <= kOwnShare &&
-         share - own_share >= std::max(kLeastExcess, kDeviations * deviation);
+  if (!(share >= kLeastShare && share <= kMostShare && std::fabs(own_share) <= kOwnShare)) return false;
+  return share - own_share >= std::max(kLeastExcess, kDeviations * deviation) &&
+         share >= kOverRelated * related_share(candidate, square);
+}
+
+double Suspect::related_share(const MatrixD& candidate, double square) const {
+  double most = 0;
+  for (const MatrixD& loss : related_losses_) {
+    double share = 0;
+    for (Eigen::Index i = 0; i < candidate.size(); ++i) {
+      share += loss.data()[i] * (candidate.data()[i] - sampled_reference_.data()[i]);
+    }
+    most = std::max(most, std::fabs(share / square));
+  }
+  return most;
 }
 
 double Suspect::left_over(const MatrixD& candidate) const {

@@ -79,6 +79,9 @@ class Suspect {
  private:
   /// Whether the output's error points where the candidate lies and the recipe's does not.
   bool stands_out(const MatrixD& candidate) const;
+  /// The largest share, of either sign, that the error of a related recipe has in the direction of `candidate`, whose
+  /// square is given.
+  double related_share(const MatrixD& candidate, double square) const;
   /// The sum of squares between output and candidate, over that between output and reference.
   double left_over(const MatrixD& candidate) const;
 
@@ -92,6 +95,7 @@ class Suspect {
   std::vector<std::int64_t> rows_;
   std::vector<bool> sampled_wrong_;
   MatrixD sampled_output_, sampled_reference_, sampled_loss_;
+  std::vector<MatrixD> related_losses_;  ///< the same of the recipe's relatives
   std::map<std::pair<std::int64_t, std::int64_t>, attention::Problem> others_;
   double unexplained_ = 0;  ///< residual of the reference itself
   double noise_ = 0;        ///< residual of the recipe's own output against the reference

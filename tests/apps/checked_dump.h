@@ -10,6 +10,7 @@
 #include "apps/kernel_dump.h"
 #include "io/vectors.h"
 #include "lab/check_dump.h"
+#include "lab/dump_set.h"
 #include "lab/recipe_file.h"
 #include "src/io/scratch.h"
 #include "support/catch.h"
@@ -75,6 +76,21 @@ inline ScoreChange hide(std::int64_t first, std::int64_t last) {
 }
 
 inline std::string vectors(const std::string& name) { return std::string(QATTN_SOURCE_DIR) + "/data/vectors/" + name; }
+
+/// The first `tokens` tokens of real heads, one or more in each call.
+inline std::vector<PlainHead> real_heads(const std::string& file, const std::string& calls, std::int64_t count,
+                                         std::int64_t tokens) {
+  const lab::DumpSet set({{std::string(QATTN_SOURCE_DIR) + "/data/real/" + file}, calls, lab::HeadRange{0, count}});
+  std::vector<PlainHead> heads;
+  for (const lab::SelectedCall& call : set.calls()) {
+    for (std::int64_t head = 0; head < count; ++head) {
+      const attention::Problem problem = set.read(call, 0, head)[0].problem;
+      heads.push_back(
+          {problem.q.topRows(tokens), problem.k.topRows(tokens), problem.v.topRows(tokens), problem.sm_scale});
+    }
+  }
+  return heads;
+}
 
 /// What a kernel returned on a GPU, as a dump.
 inline std::string recorded_dump(const io::testing::ScratchFolder& folder, const std::string& file,

@@ -194,3 +194,68 @@ TEST_CASE("one element that is off, and a row that holds its neighbour's, stand 
   outputs[1].o.row(200) = outputs[1].o.row(201).eval();
   check_named(verdict(outputs, {}, alike, "sage3-nvfp4"), 1, "repeated row", "row 200 holds exactly what row 201 does");
 }
+
+TEST_CASE("honest kernels pass where rows, keys or values repeat, and where a part has few elements") {
+  struct Input {
+    const char* name;
+    std::int64_t queries, keys;
+    std::function<void(PlainHead&)> change;
+  };
+  const auto repeat = [](MatrixD& values, std::int64_t length) {
+    for (Eigen::Index r = 0; r < values.rows(); ++r) values.row(r) = values.row(r / length * length).eval();
+  };
+  const Input inputs[] = {
+      {"equal queries", 256, 256, [&](PlainHead& h) { repeat(h.q, 256); }},
+      {"equal keys", 256, 256, [&](PlainHead& h) { repeat(h.k, 256); }},
+      {"four keys", 256, 256, [&](PlainHead& h) { repeat(h.k, 64); }},
+      {"four tokens", 256, 256,
+       [&](PlainHead& h) {
+         for (MatrixD* values : {&h.q, &h.k, &h.v}) repeat(*values, 64);
+       }},
+      {"small queries", 256, 256, [](PlainHead& h) { h.q *= 0x1p-7; }},
+      {"large queries", 256, 256, [](PlainHead& h) { h.q *= 8; }},
+      {"padding", 256, 256,
+       [](PlainHead& h) {
+         for (MatrixD* values : {&h.q, &h.k, &h.v}) values->bottomRows(106).rowwise() = values->row(149).eval();
+       }},
+      {"decoding", 1, 512, [](PlainHead&) {}},
+      {"one key", 1, 1, [](PlainHead&) {}},
+  };
+  const std::vector<lab::Override> kernels[] = {{{"v_range", "240"}, {"p_scale", "240"}},
+                                                {{"smooth_v", "true"}},
+                                                {{"tile_order", "descending"}, {"v_range", "2.25"}},
+                                                {{"row_sum", "rounded"}, {"k_granularity", "per_token"}}};
+  for (const Input& input : inputs) {
+    std::vector<PlainHead> some = plain_heads(2, input.queries, input.keys, 64);
+    for (PlainHead& head : some) input.change(head);
+    for (const std::vector<lab::Override>& kernel : kernels) {
+      lab::Override first = kernel.front();
+      CAPTURE(input.name, first.first, first.second);
+      const attention::Recipe recipe = lab::with_overrides(lab::load_recipe("sage2-8b"), kernel);
+      std::vector<PlainOutput> outputs;
+      for (const PlainHead& head : some) {
+        outputs.push_back({attention::run_recipe(testing::problem_of(head), recipe, format::kFP16).o, {}});
+      }
+      const lab::CheckResult result = verdict(outputs, {}, some, "sage2-8b");
+      CAPTURE(result.details);
+      CHECK(result.passed);
+    }
+  }
+}
+
+TEST_CASE("an honest kernel of other tiles passes under FP4 on a language model's heads") {
+  const std::vector<PlainHead> real = testing::real_heads("smollm2_1.h5", "layer_00", 3, 512);
+  const attention::Recipe kernel = lab::with_overrides(
+      lab::load_recipe("sage3-nvfp4"),
+      {{"k_block", "64"}, {"k_warp", "64"}, {"q_block", "64"}, {"row_sum", "rounded"}, {"o_format", "fp16"}});
+  std::vector<PlainOutput> outputs;
+  for (const PlainHead& head : real) {
+    attention::Problem problem = testing::problem_of(head);
+    problem.is_causal = true;
+    outputs.push_back({attention::run_recipe(problem, kernel, format::kFP16).o, {}});
+  }
+  const lab::CheckResult result =
+      verdict(outputs, {{"is_causal", true}, {"sm_scale", real[0].sm_scale}}, real, "sage3-nvfp4");
+  CAPTURE(result.details);
+  CHECK(result.passed);
+}

@@ -4,7 +4,6 @@
 
 #include "apps/checked_dump.h"
 #include "attention/pipeline.h"
-#include "lab/dump_set.h"
 
 using namespace qattn;
 using io::testing::contains;
@@ -17,6 +16,7 @@ using testing::plain_attention;
 using testing::plain_heads;
 using testing::PlainHead;
 using testing::PlainOutput;
+using testing::real_heads;
 using testing::relative_to;
 using testing::right_outputs;
 using testing::row_of;
@@ -204,21 +204,6 @@ TEST_CASE("an error that nothing known explains is located, and NaN is counted")
 }
 
 namespace {
-
-/// The first `tokens` tokens of real heads, one or more in each call.
-std::vector<PlainHead> real_heads(const std::string& file, const std::string& calls, std::int64_t count,
-                                  std::int64_t tokens) {
-  const lab::DumpSet set({{std::string(QATTN_SOURCE_DIR) + "/data/real/" + file}, calls, lab::HeadRange{0, count}});
-  std::vector<PlainHead> heads;
-  for (const lab::SelectedCall& call : set.calls()) {
-    for (std::int64_t head = 0; head < count; ++head) {
-      const attention::Problem problem = set.read(call, 0, head)[0].problem;
-      heads.push_back(
-          {problem.q.topRows(tokens), problem.k.topRows(tokens), problem.v.topRows(tokens), problem.sm_scale});
-    }
-  }
-  return heads;
-}
 
 /// Two heads of a language model: neighbouring rows are alike, scores are large.
 const std::vector<PlainHead>& model_heads() {
