@@ -42,7 +42,8 @@ struct HeadVerdict {
   metric::Accuracy output{format::kFP32}, recipe{format::kFP32};
   LocalErrors local;
   double largest_reference = 0;
-  bool reversible = false;  ///< an output with its rows in reverse would pass
+  double largest_allowed = 0;  ///< the limit on max_abs
+  bool reversible = false;     ///< an output with its rows in reverse would pass
   std::optional<LseHead> lse;
   std::optional<Error> error;  ///< the head could not be read
 };
@@ -136,6 +137,7 @@ class RelativeCheck {
 
   void judge_relative(CheckedHead& head, const Recipe& recipe, HeadVerdict& verdict) const {
     const RelativeLimit limit = settled_limit(head, recipe, verdict);
+    verdict.largest_allowed = limit.max_abs;
     const RelativeLimit usual = limit_of(verdict, kUsualFactor, head.format());
     const LocalErrors& local = verdict.local;
     Json& row = verdict.o_row = base_row(head.piece, "o", static_cast<std::uint64_t>(verdict.output.count()));
@@ -381,7 +383,9 @@ class RelativeCheck {
       largest = std::max(largest, verdict.largest_reference);
     }
     const Tensor o = dumps_.read_codes(dumps_.calls()[piece.call], "o", piece.batch, piece.head);
-    const RelativeLimit limit = relative_limit(recipe, options_.factor, *o.format, largest);
+    RelativeLimit limit = relative_limit(recipe, options_.factor, *o.format, largest);
+    // No element of the call may be further off than its own head allows.
+    for (const HeadVerdict& verdict : verdicts) limit.max_abs = std::max(limit.max_abs, verdict.largest_allowed);
     Json row = base_row(piece, "o", static_cast<std::uint64_t>(output.count()));
     // The elements are counted head by head; what fails here is a mean or a largest error.
     row["batch"] = row["head"] = row["mismatches"] = nullptr;

@@ -218,6 +218,13 @@ TEST_CASE("honest kernels pass where rows, keys or values repeat, and where a pa
        [](PlainHead& h) {
          for (MatrixD* values : {&h.q, &h.k, &h.v}) values->bottomRows(106).rowwise() = values->row(149).eval();
        }},
+      {"outliers", 256, 384,
+       [](PlainHead& h) {
+         h.k.col(3).array() += 8;
+         h.k.col(17).array() += 8;
+         h.q.col(5) *= 6;
+         h.v.col(9) *= 10;
+       }},
       {"decoding", 1, 512, [](PlainHead&) {}},
       {"one key", 1, 1, [](PlainHead&) {}},
   };
