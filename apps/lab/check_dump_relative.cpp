@@ -34,6 +34,7 @@ constexpr double kKnownPScales[] = {448, 127, 256, 2688, 57344};
 
 /// One element's error scatters: by so much it may exceed --factor times the largest of several related recipes.
 constexpr double kElementSlack = 1.25;
+constexpr double kAsGood = 1.2;
 
 /// What came of one head, before the heads of its call have been compared.
 struct HeadVerdict {
@@ -43,6 +44,7 @@ struct HeadVerdict {
   LocalErrors local;
   double largest_reference = 0;
   double largest_allowed = 0;  ///< the limit on max_abs
+  bool as_good = false;        ///< the limit is at fault, and o is no worse than the recipe's: nothing to diagnose
   bool reversible = false;     ///< an output with its rows in reverse would pass
   std::optional<LseHead> lse;
   std::optional<Error> error;  ///< the head could not be read
@@ -111,7 +113,7 @@ class RelativeCheck {
     verdict.largest_reference = head.reference.allFinite() ? head.reference.cwiseAbs().maxCoeff() : 0;
     verdict.local = local_errors(head, options_.factor);
     options_.ulp ? judge_ulp(head, verdict) : judge_relative(head, recipe, verdict);
-    if (!verdict.o_row["passed"].get<bool>()) explain_failure(head, recipe, verdict);
+    if (!verdict.o_row["passed"].get<bool>() && !verdict.as_good) explain_failure(head, recipe, verdict);
     if (head.has_lse) verdict.lse = lse_of(head, verdict);
     return verdict;
   }
@@ -159,6 +161,7 @@ class RelativeCheck {
           "{}",
           options_.recipe->name, hidden->name, hidden->detail);
     } else if (within_limit) {
+      verdict.as_good = verdict.output.rel_l1() <= kAsGood * verdict.recipe.rel_l1();
       verdict.o_detail = guard_text(passing);
     } else if (within(verdict.output, limit)) {
       row["first"] = worst_in_parts(head, local);

@@ -50,7 +50,8 @@ class Local {
   PartError part(std::int64_t first, std::int64_t last, const Sums& sums, double plausible, double slack,
                  double size) const {
     const double wide = slack * factor_ * plausible;
-    const double useful = std::max(kUsefulLimit * size, kLeastSlack * factor_ * plausible);
+    const double least = recipes_ > 1 ? kRelatedSlack : kLeastSlack;
+    const double useful = std::max(kUsefulLimit * size, least * factor_ * plausible);
     return {
         first, last, sums.error, sums.own.front(), plausible, sums.size, std::min(wide, useful) + floor_ * sums.size};
   }

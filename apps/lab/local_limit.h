@@ -18,8 +18,8 @@ inline constexpr std::int64_t kLimitBlock = 64;
 inline constexpr double kBlockSlack = 1.5, kChannelSlack = 2, kRowSlack = 3;
 
 /// A part that is as far off as zeros are is wrong, unless the recipe itself is about as far off: limits end at this
-/// share of the reference, or at this slack if that is wider.
-inline constexpr double kUsefulLimit = 0.9, kLeastSlack = 1.25;
+/// share of the reference, or at this slack if that is wider (the second one: over the recipe and its relatives).
+inline constexpr double kUsefulLimit = 0.9, kLeastSlack = 1.25, kRelatedSlack = 1.5;
 
 /// Rows, or channels, [first, last) of a head.
 struct PartError {

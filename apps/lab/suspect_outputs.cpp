@@ -117,7 +117,12 @@ void moved_rows(Suspect& suspect) {
   for (std::size_t i = 0; i < suspect.rows().size(); ++i) {
     sources.push_back(suspect.is_wrong(i) ? nearest_row(suspect, static_cast<Eigen::Index>(i)) : suspect.rows()[i]);
   }
-  if (sources == suspect.rows()) return;  // nothing moved, nothing to name
+  std::int64_t wrong = 0, moved = 0;
+  for (std::size_t i = 0; i < sources.size(); ++i) {
+    wrong += suspect.is_wrong(i) ? 1 : 0;
+    moved += sources[i] != suspect.rows()[i] ? 1 : 0;
+  }
+  if (2 * moved < wrong || moved == 0) return;  // most are where they belong
   rolled_as_most(suspect, sources);
   const MatrixD candidate = suspect.changed([&](const MatrixD& whole) {
     return wrong_rows_changed(

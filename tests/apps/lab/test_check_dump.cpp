@@ -74,6 +74,8 @@ TEST_CASE("a limit that zeros or permuted outputs would pass fails the check, th
   CHECK_FALSE(result.passed);
   REQUIRE_FALSE(result.details.empty());
   CHECK(contains(result.details[0], "an output of zeros would pass"));
+  CHECK_FALSE(contains(result.details[0], "mistake"));
+  CHECK(result.rows[0]["diagnosis"].is_null());
 
   const MatrixD reference = testing::random_matrix(1, 20, 8);
   const lab::RelativeLimit tight{0.1, 0.1}, wide{10, 10};
