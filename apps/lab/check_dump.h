@@ -18,8 +18,9 @@ namespace qattn::lab {
 /// What the outputs are compared with, and what passes. Either `recipe` or `kernel` is set.
 struct DumpCheckOptions {
   /// Relative mode: o may be `factor` times as far from float64 attention as the recipe's own output, head by head and
-  /// over the call, and a little more in blocks of rows, rows and channels (local_limit.h). The recipe's output is
-  /// rounded to the format of the dump's o unless `o_format` was set.
+  /// over the call, and a little more in blocks of rows, rows and channels (local_limit.h). Where only a part or one
+  /// element is beyond, or a mistake seems to hide, related recipes say what is plausible (relatives.h). The recipe's
+  /// output is rounded to the format of the dump's o unless `o_format` was set.
   std::optional<attention::Recipe> recipe;
   bool keep_o_format = false;  ///< the user has set o_format, so it stays
   double factor = 2;
