@@ -28,6 +28,7 @@ struct SynthParameter {
   double lowest, highest;
   std::string_view help;
   bool counts_channels = false;  ///< a whole number, at most head_dim
+  bool is_whole = false;         ///< a whole number
 };
 
 /// The values of a distribution's parameters, by name.
