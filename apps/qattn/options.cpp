@@ -144,9 +144,11 @@ void add_work_options(CLI::App& command, WorkOptions& options) {
 }
 
 void add_backward_options(CLI::App& command, WorkOptions& options) {
-  command.add_flag("--backward", options.backward,
-                   "gradients too: rows of o, dq, dk and dv; the upstream gradient is the dump's `do`, else seeded");
+  CLI::Option* backward = command.add_flag(
+      "--backward", options.backward,
+      "gradients too: rows of o, dq, dk and dv; the upstream gradient is the dump's `do`, else seeded");
   add_upstream_seed_option(command, options);
+  command.get_option("--upstream-seed")->needs(backward);
 }
 
 void add_upstream_seed_option(CLI::App& command, WorkOptions& options) {

@@ -26,15 +26,19 @@ struct Options {
   bool list = false;
   bool all = false;
   std::int64_t seeds = 0;
+  bool has_upstream_seed = false;  ///< given, whatever it is
   WorkOptions work;
   OutputOptions output;
 };
 
 int list(const Options& options) {
   const WorkOptions& work = options.work;
-  if (options.seeds > 0 || !work.selection.inputs.empty() || !work.selection.calls.empty() || !work.heads.empty()) {
-    throw Error(ErrorKind::usage,
-                "table --list measures nothing: leave --dump, --calls, --heads and --seeds out, or name a table");
+  if (options.seeds > 0 || options.has_upstream_seed || !work.selection.inputs.empty() ||
+      !work.selection.calls.empty() || !work.heads.empty()) {
+    throw Error(
+        ErrorKind::usage,
+        "table --list measures nothing: leave --dump, --calls, --heads, --seeds and --upstream-seed out, or name "
+        "a table");
   }
   lab::Report report;
   report.context = lab::tool_context();
@@ -81,7 +85,6 @@ Measured draw(const Options& options, const lab::PaperTable& table, const std::s
   return {std::move(report), status_of(result)};
 }
 
-/// A table whose tensors were a model's, on dumps.
 /// Takes the recipe from rows that cannot run on these dumps, whose figures are then the paper's alone; a note on each.
 /// Throws Error(usage) where none is left.
 std::vector<std::string> drop_misfits(lab::PaperTable& table, const lab::DumpSet& dumps) {
@@ -101,6 +104,7 @@ std::vector<std::string> drop_misfits(lab::PaperTable& table, const lab::DumpSet
   return notes;
 }
 
+/// A table whose tensors were a model's, on dumps.
 Measured measure(const Options& options, lab::PaperTable table, const lab::DumpSet& dumps, const std::string& heads) {
   const Stopwatch time;
   const std::vector<std::string> misfits = drop_misfits(table, dumps);
@@ -156,6 +160,10 @@ int all_tables(const Options& options) {
 Measured one_table(const Options& options) {
   const lab::PaperTable table = lab::load_paper_table(options.id);
   const WorkOptions& work = options.work;
+  if (options.has_upstream_seed && (table.synthetic || !lab::needs_gradients(table))) {
+    const char* why = table.synthetic ? "draws its own tensors" : "has no gradients";
+    throw Error(ErrorKind::usage, fmt::format("{} {}: leave --upstream-seed out", table.id, why));
+  }
   if (!table.synthetic) {
     if (options.seeds > 0) {
       throw Error(ErrorKind::usage, table.id + " is measured on dumps; --seeds is of tables that draw their tensors");
@@ -200,7 +208,10 @@ void add_table(CLI::App& app, Action& action) {
   add_upstream_seed_option(*command, options->work);
   add_work_options(*command, options->work);
   add_output_options(*command, options->output);
-  command->callback([options, &action] { action = [options] { return table(*options); }; });
+  command->callback([options, command, &action] {
+    options->has_upstream_seed = command->count("--upstream-seed") > 0;
+    action = [options] { return table(*options); };
+  });
 }
 
 }  // namespace qattn::cli

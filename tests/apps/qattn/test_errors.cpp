@@ -67,6 +67,10 @@ TEST_CASE("A wrong command line is status 2") {
     CHECK(has(failure(folder, std::string("table --list ") + unused, 2), "measures nothing"));
   }
   CHECK(has(failure(folder, "table sage3-table1c --upstream-seed -1", 2), "--upstream-seed"));
+  CHECK(has(failure(folder, "table sage1-table4 --upstream-seed 3", 2), "has no gradients"));
+  CHECK(has(failure(folder, "table sagebwd2-table1 --upstream-seed 3", 2), "draws its own tensors"));
+  CHECK(has(failure(folder, "table --list --upstream-seed 0", 2), "--upstream-seed"));
+  CHECK(has(failure(folder, run + "--upstream-seed 3", 2), "--backward"));
   CHECK(has(failure(folder, "recipes --keys sage2-4b", 2), "--keys"));
   CHECK(has(failure(folder, "table --all --json --output " + folder / "r", 2), "no form"));
   CHECK(has(failure(folder, "table --all --calls '[' --output " + folder / "r", 2), "--calls"));
