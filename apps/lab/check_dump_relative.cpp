@@ -179,7 +179,7 @@ class RelativeCheck {
     const RelativeLimit on_average{limit.rel_l1, std::numeric_limits<double>::infinity()};
     const bool only_a_part = within(verdict.output, on_average) && verdict.local.unwritten.empty();
     if (!only_a_part || (within(verdict.output, limit) && verdict.local.within())) return limit;
-    add_related(head, recipe, *dumps_.calls()[head.piece.call].call->q_format);
+    add_related(dumps_, head, recipe);
     verdict.local = local_errors(head, options_.factor);
     for (const MatrixD& other : head.related) {
       const double largest = (other - head.reference).cwiseAbs().maxCoeff();

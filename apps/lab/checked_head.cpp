@@ -75,6 +75,10 @@ CheckedHead check_head(const DumpSet& dumps, const Piece& piece, const attention
   return head;
 }
 
+bool all_finite(const CheckedHead& head) {
+  return head.o.allFinite() && head.reference.allFinite() && head.emulated.allFinite();
+}
+
 metric::Accuracy accuracy_of(const CheckedHead& head, const MatrixD& values) {
   metric::Accuracy accuracy(head.format());
   for (const HeadProblem& part : head.parts) {

@@ -31,6 +31,9 @@ struct CheckedHead {
 /// Reads the head and runs the reference and `recipe` on it; with a nullptr nothing is emulated.
 CheckedHead check_head(const DumpSet& dumps, const Piece& piece, const attention::Recipe* recipe);
 
+/// Whether o, the reference and the recipe's output are finite throughout.
+bool all_finite(const CheckedHead& head);
+
 /// What `values` (of the head's o, or others of its shape) are off float64, part by part.
 metric::Accuracy accuracy_of(const CheckedHead& head, const MatrixD& values);
 

@@ -17,7 +17,7 @@ constexpr double kNoisyRecipe = 0.005;
 constexpr std::int64_t kFewStrays = 8;
 
 bool is_noisy(const CheckedHead& head) {
-  if (!head.o.allFinite() || !head.reference.allFinite() || !head.emulated.allFinite()) return false;
+  if (!all_finite(head)) return false;
   return accuracy_of(head, head.emulated).rel_l1() > kNoisyRecipe;
 }
 
@@ -29,48 +29,50 @@ std::optional<Finding> small(const CheckedHead& head, const attention::Recipe& r
   return consistent_factor(head, recipe, factor);
 }
 
-std::optional<Finding> hidden(const DumpSet& dumps, const CheckedHead& head, const attention::Recipe& recipe,
-                              double factor) {
-  Suspect suspect(dumps, head, recipe, Suspect::Search::hidden);
+std::optional<Finding> named(const DumpSet& dumps, const CheckedHead& head, const attention::Recipe& recipe,
+                             Suspect::Search search) {
+  Suspect suspect(dumps, head, recipe, search);
   suspect_outputs(suspect);
   suspect_scores(suspect);
-  if (std::optional<Finding> finding = suspect.verdict()) return finding;
-  return small(head, recipe, factor, head.o.size());
+  return suspect.verdict();
+}
+
+/// What `look` finds in a head under a recipe that loses much: it has to find something beside the recipe's relatives
+/// too.
+template <class Look>
+std::optional<Finding> beside_relatives(const DumpSet& dumps, CheckedHead& head, const attention::Recipe& recipe,
+                                        const Look& look) {
+  const FpEnvironment environment;
+  if (!is_noisy(head)) return std::nullopt;
+  const std::optional<Finding> finding = look();
+  if (!finding || !head.related.empty()) return finding;
+  add_related(dumps, head, recipe);
+  return look();
 }
 
 }  // namespace
 
 std::optional<Finding> diagnose(const DumpSet& dumps, const CheckedHead& head, const attention::Recipe& recipe) {
   const FpEnvironment environment;
-  if (!head.o.allFinite() || !head.reference.allFinite() || !head.emulated.allFinite()) return std::nullopt;
-  Suspect suspect(dumps, head, recipe);
-  suspect_outputs(suspect);
-  suspect_scores(suspect);
-  return suspect.verdict();
+  if (!all_finite(head)) return std::nullopt;
+  return named(dumps, head, recipe, Suspect::Search::known_wrong);
 }
 
 std::optional<Finding> hidden_mistake(const DumpSet& dumps, CheckedHead& head, const attention::Recipe& recipe,
                                       double factor) {
-  const FpEnvironment environment;
-  if (!is_noisy(head)) return std::nullopt;
-  const std::optional<Finding> finding = hidden(dumps, head, recipe, factor);
-  if (!finding || !head.related.empty()) return finding;
-  add_related(head, recipe, *dumps.calls()[head.piece.call].call->q_format);
-  return hidden(dumps, head, recipe, factor);
+  return beside_relatives(dumps, head, recipe, [&] {
+    std::optional<Finding> finding = named(dumps, head, recipe, Suspect::Search::hidden);
+    return finding ? finding : small(head, recipe, factor, head.o.size());
+  });
 }
 
 std::optional<Finding> small_mistake(const DumpSet& dumps, CheckedHead& head, const attention::Recipe& recipe,
                                      double factor) {
-  const FpEnvironment environment;
-  if (!is_noisy(head)) return std::nullopt;
-  const std::optional<Finding> finding = small(head, recipe, factor, kFewStrays);
-  if (!finding || !head.related.empty()) return finding;
-  add_related(head, recipe, *dumps.calls()[head.piece.call].call->q_format);
-  return small(head, recipe, factor, kFewStrays);
+  return beside_relatives(dumps, head, recipe, [&] { return small(head, recipe, factor, kFewStrays); });
 }
 
 std::string locate(const CheckedHead& head) {
-  if (!head.o.allFinite() || !head.reference.allFinite() || !head.emulated.allFinite()) return "";
+  if (!all_finite(head)) return "";
   const WrongParts wrong = wrong_parts(head.o, head.reference, head.emulated);
   const auto most = [](const std::vector<std::int64_t>& indices, Eigen::Index of) {
     return static_cast<double>(indices.size()) >= 0.9 * static_cast<double>(of);

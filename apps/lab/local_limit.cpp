@@ -162,7 +162,7 @@ double PartError::of_limit() const {
 }
 
 LocalErrors local_errors(const CheckedHead& head, double factor) {
-  if (!head.o.allFinite() || !head.emulated.allFinite() || !head.reference.allFinite()) return {};
+  if (!all_finite(head)) return {};
   return Local(head, factor).run();
 }
 

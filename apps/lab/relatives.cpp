@@ -103,8 +103,9 @@ std::vector<Recipe> relatives(const Recipe& recipe) {
   return found;
 }
 
-void add_related(CheckedHead& head, const Recipe& recipe, const format::Format& input) {
+void add_related(const DumpSet& dumps, CheckedHead& head, const Recipe& recipe) {
   const FpEnvironment environment;
+  const format::Format& input = *dumps.calls()[head.piece.call].call->q_format;
   head.related.clear();
   for (const Recipe& other : relatives(recipe)) {
     MatrixD o = MatrixD::Zero(head.o.rows(), head.o.cols());

@@ -14,7 +14,7 @@ namespace qattn::lab {
 /// out.
 std::vector<attention::Recipe> relatives(const attention::Recipe& recipe);
 
-/// Sets head.related to what they return. `input` is the format of q in the dump.
-void add_related(CheckedHead& head, const attention::Recipe& recipe, const format::Format& input);
+/// Sets head.related to what they return on a head of these dumps.
+void add_related(const DumpSet& dumps, CheckedHead& head, const attention::Recipe& recipe);
 
 }  // namespace qattn::lab

@@ -69,10 +69,6 @@ struct OwnErrors {
 
 double half_unit(const CheckedHead& head) { return std::ldexp(0.5, -head.format().mantissa_bits); }
 
-bool usable(const CheckedHead& head) {
-  return head.o.allFinite() && head.reference.allFinite() && head.emulated.allFinite();
-}
-
 class EqualRows {
  public:
   explicit EqualRows(const CheckedHead& head) : head_(head), own_(head) {
@@ -201,14 +197,14 @@ struct Strays {
 
 std::optional<Finding> repeated_row(const CheckedHead& head) {
   const FpEnvironment environment;
-  if (!usable(head)) return std::nullopt;
+  if (!all_finite(head)) return std::nullopt;
   return EqualRows(head).run();
 }
 
 std::optional<Finding> rolled_rows(const CheckedHead& head) {
   const FpEnvironment environment;
   const std::int64_t rows = head.o.rows(), step = std::max<std::int64_t>(1, rows / kRolledRows);
-  if (!usable(head) || head.parts.size() != 1) return std::nullopt;
+  if (!all_finite(head) || head.parts.size() != 1) return std::nullopt;
   std::map<std::int64_t, std::int64_t> votes;
   std::int64_t tried = 0;
   for (std::int64_t row = 0; row < rows; row += step, ++tried) {
@@ -232,7 +228,7 @@ std::optional<Finding> rolled_rows(const CheckedHead& head) {
 
 std::optional<Finding> stray_elements(const CheckedHead& head, double factor, std::int64_t most) {
   const FpEnvironment environment;
-  if (!usable(head)) return std::nullopt;
+  if (!all_finite(head)) return std::nullopt;
   const Strays strays(head);
   const double wider = std::max(1.0, factor / kUsualFactor);
   const auto beyond = strays.beyond(wider * kStray * std::max(strays.tail, strays.related_tail));
